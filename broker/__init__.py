@@ -1,0 +1,1 @@
+"""The queue: one contract, its adapters, and the event log with its fold."""

@@ -1,0 +1,256 @@
+"""The queue contract that all adapters keep (`tests/contract` holds each of them to it).
+
+Publishers, readers and consumers meet only here:
+
+    publisher ── publish ──► request queue ── pull ──► consumer ── open ── append… ── settle
+    reader    ── watch ◄──── log of the request ◄──────────┘                            │
+    reader    ── results ◄── result topic ◄─────────────────────────────────────────────┘
+
+What every adapter promises:
+
+1. A publish that returned is durable. The same id with the same body is one request.
+2. A delivery that is not settled comes back, on this or another consumer, once its lease lapses. Leases
+   are renewed by `heartbeat`, which the caller must call at least every quarter of the lease.
+3. `open` fences before it reads: after it returned, no event of an older owner can become visible, and
+   the fold that it returns is exactly what readers have been shown.
+4. `append` and `settle` of a writer whose epoch was overtaken, or whose lease is gone, change nothing that
+   a reader can see and answer `False`.
+5. `settle` is atomic: terminal record, result line, and the acknowledgement happen together or not at all.
+   Each request gets exactly one visible terminal record and one result line, however often it is delivered.
+
+Errors: what a broker refuses or cannot do is a `BrokerError` with a sentence (see `errors`); a delivery
+that cannot be understood never reaches the caller, the adapter dead-letters it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from headrace.broker.events import Event, Logged, Terminal
+from headrace.broker.fold import Fold
+from headrace.broker.message import Delivery, Lane, Message, RequestRef
+
+# ------------------------------------------------------------------------------------------ publishing
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Receipt of a publish. `duplicate`: the request was known (same id, same body); nothing was added."""
+
+    ref: RequestRef
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The id is taken by a request with another body; nothing was published."""
+
+    ref: RequestRef
+
+
+PublishResult: TypeAlias = Published | Conflict
+
+
+class CancelResult(enum.Enum):
+    """What became of a cancellation: marked, too late, or aimed at an id that the broker does not know.
+
+    An unknown id is marked all the same (it may stand in a queue under an id that no index holds); the
+    mark counts only for entries published before it.
+    """
+
+    MARKED = "marked"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+# ------------------------------------------------------------------------------------------- consuming
+
+
+class OpenOutcome(enum.Enum):
+    """Why a delivery was, or was not, opened.
+
+    RUN       this consumer owns the request under `epoch`: run it, from `state` on.
+    ENDED     its terminal record stands already: settle with `Done()`.
+    TWIN      another delivery of the same id and body runs it: settle with `Done()`.
+    CONFLICT  the id belongs to a request with another body: settle with `DeadLetter`, nothing else.
+    LOST      the lease is gone, somebody else has the delivery: forget it.
+    """
+
+    RUN = "run"
+    ENDED = "ended"
+    TWIN = "twin"
+    CONFLICT = "conflict"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Answer of `open`. `state` is the fold of the log up to the fence; `now_ms` the broker's unix time."""
+
+    outcome: OpenOutcome
+    epoch: int = 0
+    state: Fold | None = None
+    cancelled: bool = False
+    now_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Events to add to the log of a delivery that was opened with RUN."""
+
+    delivery: Delivery
+    epoch: int
+    events: Sequence[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Acknowledge. With `terminal`: append it first and emit `line` (bytes of one output line) as result."""
+
+    terminal: Terminal | None = None
+    line: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Deliver again after `delay_ms`, by the broker's clock, under the same position, id and log."""
+
+    delay_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Hand the delivery back now, so that another consumer takes it over without waiting for the lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Move the untouched message to the dead letters. With `terminal`: end the log and emit `line` too."""
+
+    reason: str
+    terminal: Terminal | None = None
+    line: bytes | None = None
+
+
+Settlement: TypeAlias = Done | Retry | Release | DeadLetter
+
+
+class ConsumerSession(Protocol):
+    """One consumer process's right to take requests. Made by `Broker.consume`; not shared between tasks
+    except that `heartbeat`, `append` and `settle` may run while `pull` waits."""
+
+    @property
+    def name(self) -> str:
+        """Unique per process start."""
+
+    @property
+    def lease_ms(self) -> int: ...
+
+    async def pull(self, limit: int, wait_ms: int) -> list[Delivery]:
+        """Up to `limit` deliveries, lapsed ones of dead consumers included, by order of lanes; waits up to
+        `wait_ms` when there are none. Never returns a delivery that this session holds."""
+
+    async def heartbeat(self) -> list[Delivery]:
+        """Renews the leases of all held deliveries; returns those that were lost (forget them)."""
+
+    async def open(self, delivery: Delivery) -> Opened:
+        """Fences, then reads; see `OpenOutcome`. Opening again raises the epoch again."""
+
+    async def append(self, batch: Sequence[Append]) -> list[bool]:
+        """Appends in one round trip; per item whether it is in the log. All events of an item or none."""
+
+    async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
+        """Ends the hold on a delivery. `epoch` is that of `open`, 0 for outcomes that opened nothing.
+        False: refused, somebody else owns it now; forget it."""
+
+    def cancellations(self) -> AsyncIterator[RequestRef]:
+        """Requests whose cancellation was asked for from now on, whoever holds them."""
+
+    async def close(self) -> None:
+        """Gives up the session. Deliveries still held come back when their lease lapses."""
+
+
+# --------------------------------------------------------------------------------- reading, looking on
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLine:
+    """One entry of a result topic. `cursor`: pass it back to go on behind it."""
+
+    cursor: str
+    line: bytes
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """A message nobody could or should run: its bytes as they came, why, and where it came from."""
+
+    position: str
+    origin: str
+    reason: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStats:
+    """`waiting`: not delivered yet; `leased`: with a consumer; `oldest_ms`: age of the oldest waiting."""
+
+    waiting: int
+    leased: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who holds how many deliveries of a lane, and how long ago it last showed a sign of life."""
+
+    lane: Lane
+    consumer: str
+    held: int
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    lanes: dict[Lane, LaneStats]
+    leases: list[Lease]
+    retrying: int
+    dead_letters: int
+
+
+class Broker(Protocol):
+    """A connection to the queue, for publishers and readers, and the maker of consumer sessions."""
+
+    async def publish(self, messages: Sequence[Message]) -> list[PublishResult]:
+        """Publishes in one round trip; returns once all are durable. A message without id gets its
+        position as id."""
+
+    async def cancel(self, ref: RequestRef) -> CancelResult: ...
+
+    def watch(self, ref: RequestRef, cursor: str = "") -> AsyncIterator[Logged]:
+        """The log of a request from its beginning, void events included (feed all of them to a `Fold`),
+        then what is appended, until the first terminal event has been yielded. With `cursor`, the events up
+        to it are yielded all the same: the caller folds them silently. Buffers are bounded; a reader that is
+        slow re-reads the log instead. An unknown cursor raises `UnknownCursor`."""
+
+    async def known(self, ref: RequestRef) -> bool:
+        """Whether the broker holds an index or a log of this request."""
+
+    def results(self, topic: str | None = None, cursor: str = "") -> AsyncIterator[ResultLine]:
+        """Lines of a result topic (None: the default one), from its start or behind `cursor`, for ever."""
+
+    async def trim_results(self, topic: str, cursor: str) -> None:
+        """Drops the lines of a reply topic up to and including `cursor`: its only reader has stored them."""
+
+    async def dead_letters(self, limit: int = 100) -> list[DeadLettered]: ...
+
+    async def stats(self) -> QueueStats: ...
+
+    async def consume(self, lanes: Sequence[Lane], lease_ms: int) -> ConsumerSession: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,112 @@
+"""The entries of a request's log.
+
+`epoch` fences: events below the highest epoch seen so far are void. `seq` numbers the deltas of a
+request from 0 and is never used again, not even after a restart. `fold` gives the log its meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request. `cached_tokens`: prompt tokens taken from the prefix cache."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Durations in milliseconds: publish → first pull, last start → first token, last start → end."""
+
+    queued_ms: int = 0
+    first_token_ms: int = 0
+    run_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A consumer begins the request or takes it over.
+
+    `kept` counts the tokens of earlier epochs that stay part of the answer: all of them (a resume), or 0
+    (a restart: readers drop what they showed). `delivery` is the position of the delivery that runs the
+    request; only its settlement emits the result line.
+    """
+
+    epoch: int
+    consumer: str
+    delivery: str
+    seed: int
+    body_hash: bytes
+    fingerprint: str
+    kept: int = 0
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The next tokens. `token_ids` holds all sampled ids, also those whose text is still held back."""
+
+    epoch: int
+    seq: int
+    token_ids: tuple[int, ...]
+    text: str
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Terminal: the answer is complete. `reason`: `stop` or `length`."""
+
+    epoch: int
+    reason: str
+    usage: Usage = Usage()
+    timings: Timings = Timings()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Terminal: no answer, or only the part that the deltas hold.
+
+    `status` is the HTTP class of the failure, or 0 where there is none (cancelled, expired, lost).
+    """
+
+    epoch: int
+    code: str
+    message: str
+    status: int = 0
+    param: str = ""
+    usage: Usage = Usage()
+    timings: Timings = Timings()
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The request was passed to another pool; its log goes on at `log`."""
+
+    epoch: int
+    pool: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Raises the epoch without starting anything (Kafka: at every assignment of a partition)."""
+
+    epoch: int
+
+
+Terminal: TypeAlias = Finished | Failed
+Event: TypeAlias = Started | Delta | Finished | Failed | Moved | Fence
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An event with its place in the log. `cursor` is opaque; pass it back to go on behind this event."""
+
+    cursor: str
+    event: Event

@@ -1,0 +1,1 @@
+"""The line formats: what a request looks like in a file, a queue or a call, and its answer."""

@@ -1,0 +1,47 @@
+"""A request as our services understand it, whichever format it came in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling parameters as the user set them; None: not set. Terms of the OpenAI API and vLLM."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """A valid request. Exactly one of `messages` (chat) and `prompt` (text or token ids) is set."""
+
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    custom_id: str | None
+    model: str | None
+    messages: Sequence[Mapping[str, object]] | None
+    prompt: str | Sequence[int] | None
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class LineError:
+    """Why a line is no valid request. `code` as in `reference` of the OpenAI batch API, `line` is the
+    physical line number in its file from 1 (None outside files). `unreadable`: not even a JSON object;
+    on a queue such a message goes to the dead letters."""
+
+    code: str
+    message: str
+    param: str | None = None
+    custom_id: str | None = None
+    line: int | None = None
+    unreadable: bool = False

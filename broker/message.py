@@ -1,0 +1,73 @@
+"""A request as it travels: body, headers, and its identity."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+JSON = "application/json"
+PROTOBUF = "application/x-protobuf"
+DEFAULT_TENANT = ""
+
+
+class Lane(enum.StrEnum):
+    """Service class of a request, in order of preference."""
+
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BATCH = "batch"
+    BACKGROUND = "background"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRef:
+    """Names one request and with it the place of its log. The id is unique within the tenant."""
+
+    request_id: str
+    tenant: str = DEFAULT_TENANT
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One request on a queue.
+
+    `request_id` is None where the publisher gave none: the record's position becomes the id, and is kept
+    through retries. `body` is an OpenAI batch line (JSON) or an `InferenceRequest` (protobuf).
+    `deadline_ms` is unix time. `reply_to` names a result topic; `stream` asks for prompt deltas.
+    `headers` holds what else the publisher sent; it travels through to the result.
+    """
+
+    body: bytes
+    request_id: str | None = None
+    lane: Lane = Lane.STANDARD
+    tenant: str = DEFAULT_TENANT
+    content_type: str = JSON
+    deadline_ms: int | None = None
+    reply_to: str | None = None
+    stream: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def body_hash(self) -> bytes:
+        """What "same content" means: SHA-256 over content type and body."""
+        return hashlib.sha256(self.content_type.encode() + b"\0" + self.body).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One hand-over of a message to this consumer, held under a lease until it is settled.
+
+    `position` is where the request was first published ("stream/entry" or "topic/partition/offset"): it
+    names the delivery in `started` and stays the same through retries and redeliveries. `ref.request_id`
+    equals `position` where the publisher gave no id. `handle` is the adapter's own; nobody else reads it.
+    `published_ms` is the broker's unix time of the first publish. `redelivered` is a hint for metrics.
+    """
+
+    message: Message
+    ref: RequestRef
+    position: str
+    published_ms: int
+    handle: object
+    redelivered: bool = False

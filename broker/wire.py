@@ -1,0 +1,124 @@
+"""Events to protobuf bytes and back: how they stand in a log."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from headrace.broker.errors import BrokerError
+from headrace.broker.events import (
+    Delta,
+    Event,
+    Failed,
+    Fence,
+    Finished,
+    Moved,
+    Started,
+    Timings,
+    Usage,
+)
+from headrace.v1 import events_pb2 as pb
+
+
+def encode_event(event: Event, request_id: str = "") -> bytes:
+    """Bytes of an `Event` message; `request_id` is needed where logs share a partition."""
+    return _to_message(event, request_id).SerializeToString()
+
+
+def decode_event(data: bytes) -> Event:
+    """The event, or BrokerError for bytes that are none."""
+    try:
+        message = pb.Event.FromString(data)
+    except DecodeError as error:
+        raise BrokerError(
+            "the log holds bytes that are no event; was it written by something else?"
+        ) from error
+    return _from_message(message)
+
+
+def usage_message(usage: Usage) -> pb.Usage:
+    return pb.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+    )
+
+
+def timings_message(timings: Timings) -> pb.Timings:
+    return pb.Timings(
+        queued_ms=timings.queued_ms, first_token_ms=timings.first_token_ms, run_ms=timings.run_ms
+    )
+
+
+def _to_message(event: Event, request_id: str) -> pb.Event:
+    message = pb.Event(request_id=request_id, epoch=event.epoch)
+    match event:
+        case Started():
+            message.started.CopyFrom(
+                pb.EventStarted(
+                    consumer=event.consumer,
+                    delivery=event.delivery,
+                    seed=event.seed,
+                    body_hash=event.body_hash,
+                    fingerprint=event.fingerprint,
+                    kept=event.kept,
+                    at_ms=event.at_ms,
+                )
+            )
+        case Delta():
+            message.delta.CopyFrom(
+                pb.EventDelta(seq=event.seq, choice=event.choice, token_ids=event.token_ids, text=event.text)
+            )
+        case Finished():
+            message.finished.CopyFrom(
+                pb.EventFinished(
+                    reason=event.reason,
+                    usage=usage_message(event.usage),
+                    timings=timings_message(event.timings),
+                )
+            )
+        case Failed():
+            message.failed.CopyFrom(
+                pb.EventFailed(
+                    code=event.code,
+                    message=event.message,
+                    status=event.status,
+                    param=event.param,
+                    usage=usage_message(event.usage),
+                    timings=timings_message(event.timings),
+                )
+            )
+        case Moved():
+            message.moved.CopyFrom(pb.EventMoved(pool=event.pool, log=event.log))
+        case Fence():
+            message.fence.SetInParent()
+    return message
+
+
+def _from_message(message: pb.Event) -> Event:
+    epoch = message.epoch
+    match message.WhichOneof("kind"):
+        case "started":
+            s = message.started
+            return Started(epoch, s.consumer, s.delivery, s.seed, s.body_hash, s.fingerprint, s.kept, s.at_ms)
+        case "delta":
+            d = message.delta
+            return Delta(epoch, d.seq, tuple(d.token_ids), d.text, d.choice)
+        case "finished":
+            f = message.finished
+            return Finished(epoch, f.reason, _usage(f.usage), _timings(f.timings))
+        case "failed":
+            x = message.failed
+            return Failed(epoch, x.code, x.message, x.status, x.param, _usage(x.usage), _timings(x.timings))
+        case "moved":
+            return Moved(epoch, message.moved.pool, message.moved.log)
+        case "fence":
+            return Fence(epoch)
+    raise BrokerError("the log holds an event of an unknown kind; it was written by a newer version")
+
+
+def _usage(usage: pb.Usage) -> Usage:
+    return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+
+
+def _timings(timings: pb.Timings) -> Timings:
+    return Timings(timings.queued_ms, timings.first_token_ms, timings.run_ms)

@@ -1,0 +1,1 @@
+"""The command: parses, composes the services, shows progress."""

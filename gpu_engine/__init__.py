@@ -1,0 +1,1 @@
+"""The engine: scheduler, KV memory, models, sampling. It knows nothing of queues."""

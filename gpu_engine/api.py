@@ -1,0 +1,140 @@
+"""What goes into an engine and what comes out: the typed messages of its public face.
+
+They are msgspec structs because the same objects travel between a consumer and its engine process.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose the next token, and when to stop.
+
+    `temperature` 0 is greedy. Filters apply in the order temperature, top_k, min_p, top_p, as in vLLM;
+    `top_k` 0, `top_p` 1 and `min_p` 0 switch them off. The noise depends on (`seed`, position) alone.
+    `max_tokens` counts generated tokens; None: up to `max_total_tokens`. `stop` strings end the text
+    before them. `ignore_eos` ignores the model's end token, not `stop`.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. `output_ids` holds the tokens of an interrupted answer: they are prefilled, replayed
+    through the text stage without being emitted again, and count against `max_tokens`. `priority`: lower
+    is served first (0 interactive … 3 background)."""
+
+    id: str
+    prompt_ids: list[int]
+    params: SamplingParams = SamplingParams()
+    output_ids: list[int] = []
+    priority: int = 1
+
+
+class EngineError(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request failed. `code` as in the OpenAI API (`context_length_exceeded`, `invalid_request`,
+    `internal_error`); `param` names the offending parameter."""
+
+    code: str
+    message: str
+    param: str = ""
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step brought for one request.
+
+    `token_ids` are all new ids, `text` what may be shown of them (text that could still become a stop
+    string, or half a character, is held back). `finish_reason`: `stop`, `length` or `abort`; set, or
+    `error` set, in exactly one output per request, the last. `cached_tokens`: prompt tokens that came
+    from the prefix cache, valid in every output.
+    """
+
+    id: str
+    token_ids: list[int] = []
+    text: str = ""
+    finish_reason: str | None = None
+    error: EngineError | None = None
+    cached_tokens: int = 0
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine serves and how much it can hold. `fingerprint` names model and tokenizer: tokens
+    made under one fingerprint may be continued only under the same. `kv_tokens`: slots of KV memory."""
+
+    model: str
+    fingerprint: str
+    max_batch_size: int
+    max_input_length: int
+    max_total_tokens: int
+    kv_tokens: int
+
+
+class Engine(Protocol):
+    """A continuous-batching engine, driven by its owner one step at a time; not thread-safe."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def add(self, request: EngineRequest) -> EngineError | None:
+        """Queues a request; a request that can never be served is refused with the numbers, and a
+        duplicate of an unfinished id is refused too. A refused request gets no output."""
+
+    def abort(self, request_id: str) -> None:
+        """Frees the request within the next step, whose outputs hold its `abort`. Unknown or finished
+        ids are ignored."""
+
+    def step(self) -> list[Output]:
+        """Schedules, computes and applies one step. Errors of a request are outputs, never exceptions."""
+
+
+# ------------------------------------------------------------- between a consumer and its engine process
+
+
+class Add(msgspec.Struct, frozen=True, tag=True):
+    request: EngineRequest
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    id: str
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """Ends the process after the step that runs now; unfinished requests get no output."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The model is loaded; sent once."""
+
+    info: EngineInfo
+
+
+class Unusable(msgspec.Struct, frozen=True, tag=True):
+    """The engine cannot start (no such model, too little memory): a sentence for the user."""
+
+    message: str
+
+
+class Stepped(msgspec.Struct, frozen=True, tag=True):
+    """Sent after every step, and every second while idle: progress, for the watchdog."""
+
+    step: int
+    outputs: list[Output]
+    running: int = 0
+    waiting: int = 0
+
+
+ToEngine: TypeAlias = Add | Abort | Shutdown
+FromEngine: TypeAlias = Ready | Unusable | Stepped

@@ -1,0 +1,58 @@
+"""What the scheduler tells the runner, and what the runner answers: the two ends of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace.gpu_engine.api import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one request that this step computes: a prefill chunk or a decode, which are the same thing.
+
+    `token_ids` [n] are the input tokens at positions `start` … `start + n - 1`; the KV of all earlier
+    positions is in the blocks. `block_table` covers positions 0 … start + n - 1, `block_size` each. With
+    `samples`, the token at position `start + n` is drawn from the logits of the last one; its noise is
+    keyed by (params.seed, start + n).
+    """
+
+    request_id: str
+    token_ids: Sequence[int]
+    start: int
+    block_table: Sequence[int]
+    samples: bool
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One ragged forward: chunks of all scheduled requests, those of a single token first."""
+
+    step: int
+    chunks: Sequence[Chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """`sampled`: next token by request id. `failed`: requests whose logits were not finite, with a reason;
+    nothing of theirs may enter the prefix cache."""
+
+    step: int
+    sampled: Mapping[str, int]
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """Computes steps. `num_blocks` and `block_size` describe its KV memory; block 0 is the null block,
+    which no request ever gets and padding may point at."""
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    def launch(self, plan: StepPlan) -> StepResult: ...

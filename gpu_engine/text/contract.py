@@ -1,0 +1,33 @@
+"""What the rest of the system needs of a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+
+class TextError(Exception):
+    """The input cannot be turned into tokens; the text says why. A user's mistake, not ours."""
+
+
+class Tokenizer(Protocol):
+    """`fingerprint` changes when ids would mean something else. `eos_ids` end an answer."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a raw prompt, with the special tokens that the model expects (bos)."""
+
+    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+        """Token ids of a conversation under the model's chat template, up to where the assistant begins.
+        Raises TextError where the template refuses or there is none."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out; bytes that are no character become U+FFFD."""

@@ -1,0 +1,1 @@
+"""Everything that puts requests in and hands results back."""
