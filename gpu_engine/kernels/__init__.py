@@ -1,0 +1,1 @@
+"""Native kernels: their sources, and how they are built at first use."""

@@ -1,0 +1,62 @@
+"""Builds the C++ kernels with g++ at first use and keeps the result, keyed by source, flags and processor."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "cpu"
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
+
+
+def load_cpu_kernels(cache_dir: Path | None = None) -> ctypes.CDLL | None:
+    """The library of `cpu/*.cpp`, or None where there is no compiler: pure torch serves then.
+
+    The first call compiles for about 3 seconds; `cache_dir` (default: `~/.cache/headrace/kernels`) keeps the
+    result. Processes that build at the same time do not disturb one another.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        return None
+    try:
+        return ctypes.CDLL(str(_build(compiler, cache_dir or Path.home() / ".cache/headrace/kernels")))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _build(compiler: str, cache_dir: Path) -> Path:
+    library = cache_dir / f"cpu-{_key(compiler)}.so"
+    if library.exists():
+        return library
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    handle, unfinished = tempfile.mkstemp(dir=cache_dir, suffix=".so")
+    os.close(handle)
+    try:
+        command = [compiler, *FLAGS, *sorted(map(str, SOURCES.glob("*.cpp"))), "-o", unfinished]
+        subprocess.run(command, check=True, capture_output=True)
+        os.replace(unfinished, library)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
+    return library
+
+
+def _key(compiler: str) -> str:
+    """`-march=native` makes the result depend on the processor, so its flags belong to the key."""
+    digest = hashlib.sha256(repr((compiler, FLAGS, platform.machine(), _cpu_flags())).encode())
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cpu_flags() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
