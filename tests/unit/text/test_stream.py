@@ -1,0 +1,62 @@
+"""Tokens in, showable text out."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.gpu_engine.text.stream import TextStream
+from tests.unit.text.test_detokenize import BYTE_LEVEL, SENTENCEPIECE, byte_ids, one_by_one
+from tests.unit.text.test_stop import expected
+
+LETTERS = st.text("ab\u00e9\u6f22\U0001f600", max_size=30)
+STOPS = st.lists(st.text("ab\u00e9\u6f22\U0001f600", min_size=1, max_size=3), max_size=3)
+
+
+@settings(deadline=None, max_examples=150)
+@given(text=LETTERS, stops=STOPS, data=st.data())
+def test_text_ends_before_the_stop_string_across_tokens_chunks_and_utf8_pieces(
+    text: str, stops: list[str], data: st.DataObject
+) -> None:
+    tokenizer = data.draw(st.sampled_from([BYTE_LEVEL, SENTENCEPIECE]))
+    ids = byte_ids(tokenizer, text.encode())
+    cut = data.draw(st.integers(0, len(ids)))
+    stream = TextStream(tokenizer, tokenizer.encode("b a"), stops)
+    shown = [stream.feed(ids[:cut]), stream.feed(ids[cut:]), stream.flush()]
+    assert ("".join(shown), stream.stopped) == expected(text, stops)
+
+
+def test_a_stop_string_is_not_formed_with_the_tail_of_the_prompt() -> None:
+    stream = TextStream(BYTE_LEVEL, BYTE_LEVEL.encode("the e"), ["end"])
+    assert stream.feed(BYTE_LEVEL.encode("nd of it")) == "nd of it"
+    assert not stream.stopped
+
+
+def test_an_interrupted_answer_replayed_in_one_go_continues_without_a_seam() -> None:
+    text = "na\u00efve \U0001f600 caf\u00e9 STO not STOP \u6f22\u5b57"
+    ids = byte_ids(BYTE_LEVEL, text.encode())
+    for cut in range(len(ids)):
+        first, second = TextStream(BYTE_LEVEL, [], ["STOP"]), TextStream(BYTE_LEVEL, [], ["STOP"])
+        shown = "".join([first.feed([token_id]) for token_id in ids[:cut]])
+        assert second.feed(ids[:cut]) == shown
+        assert (
+            "".join([shown, *(second.feed([i]) for i in ids[cut:]), second.flush()]) == text.split("STOP")[0]
+        )
+
+
+def test_held_back_text_is_flushed_when_the_answer_ends_by_length() -> None:
+    stream = TextStream(BYTE_LEVEL, [], ["stop"])
+    shown = [stream.feed(chunk) for chunk in one_by_one(byte_ids(BYTE_LEVEL, b"a sto"))]
+    assert ("".join(shown), stream.flush()) == ("a ", "sto")
+
+
+def test_held_back_text_and_a_partial_character_are_flushed_in_order() -> None:
+    stream = TextStream(BYTE_LEVEL, [], ["stop"])
+    shown = stream.feed(byte_ids(BYTE_LEVEL, b"a sto" + "\u20ac".encode()[:2]))
+    assert (shown, stream.flush()) == ("a ", "sto\ufffd")
+
+
+def test_nothing_is_shown_after_a_stop_string() -> None:
+    stream = TextStream(BYTE_LEVEL, [], ["stop"])
+    assert stream.feed(BYTE_LEVEL.encode("a stop b")) == "a "
+    assert (stream.stopped, stream.feed(BYTE_LEVEL.encode("c")), stream.flush()) == (True, "", "")
