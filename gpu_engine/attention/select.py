@@ -30,4 +30,9 @@ def fastest(spec: KVSpec) -> BackendFactory:
 
 def select_backend(name: str) -> BackendFactory:
     """The backend called `name`: `reference`, or `cpu` and `auto` for the fastest that runs here."""
-    return {"auto": Chosen(fastest), "cpu": Chosen(fastest), "reference": ReferenceAttention}[name]
+    backends: dict[str, BackendFactory] = {
+        "auto": Chosen(fastest),
+        "cpu": Chosen(fastest),
+        "reference": ReferenceAttention,
+    }
+    return backends[name]
