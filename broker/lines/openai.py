@@ -1,0 +1,125 @@
+"""OpenAI batch lines, `{"custom_id", "method", "url", "body"}`, for chat completions and completions.
+
+In a file all four fields are required, as in the OpenAI batch API. On a queue we are kinder, so that a
+message can be written by hand: `custom_id`, `method` and `url` may be left out, and so may the wrapper
+itself (`{"messages": …}` alone). What `url` is then meant shows in the body: `messages` or `prompt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from headrace.broker.lines.parameters import read_sampling
+from headrace.broker.lines.prompts import read_messages, read_prompt
+from headrace.broker.lines.refused import Refused, invalid, missing, type_name
+from headrace.broker.lines.request import LineError, ParsedRequest
+from headrace.broker.lines.strict_json import MAX_LINE_BYTES, decode_object, too_long
+from headrace.broker.lines.unsupported import refuse_unsupported
+
+Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
+CHAT: Endpoint = "/v1/chat/completions"
+COMPLETIONS: Endpoint = "/v1/completions"
+MAX_CUSTOM_ID = 512
+_WRAPPER = ("custom_id", "method", "url", "body")
+
+
+def parse_line(
+    raw: bytes, line: int | None = None, *, in_file: bool = True, max_bytes: int = MAX_LINE_BYTES
+) -> ParsedRequest | LineError:
+    """One line without its terminator. Never raises, whatever the bytes.
+
+    `line` is the physical line number that an error names. `in_file` asks for the strict form (above).
+    """
+    try:
+        if len(raw) > max_bytes:
+            raise too_long(max_bytes)
+        fields = decode_object(raw)
+    except Refused as refused:
+        return LineError(refused.code, refused.message, line=line, unreadable=True)
+    try:
+        return _parse(fields, in_file)
+    except Refused as refused:
+        return LineError(refused.code, refused.message, refused.param, _echo(fields), line)
+
+
+def parse_body(endpoint: Endpoint, custom_id: str | None, body: Mapping[str, object]) -> ParsedRequest:
+    """The body of an endpoint's request; raises `Refused`."""
+    refuse_unsupported(endpoint, body)
+    return ParsedRequest(
+        endpoint=endpoint,
+        custom_id=custom_id,
+        model=_read_model(body.get("model")),
+        messages=read_messages(body.get("messages")) if endpoint == CHAT else None,
+        prompt=read_prompt(body.get("prompt")) if endpoint == COMPLETIONS else None,
+        sampling=read_sampling(body),
+    )
+
+
+def _parse(fields: Mapping[str, object], in_file: bool) -> ParsedRequest:
+    custom_id = _read_custom_id(fields.get("custom_id"), required=in_file)
+    _check_method(fields.get("method"), required=in_file)
+    body = _read_body(fields, in_file)
+    return parse_body(_read_endpoint(fields.get("url"), body, required=in_file), custom_id, body)
+
+
+def _read_custom_id(value: object, required: bool) -> str | None:
+    if value is None and not required:
+        return None
+    if value is None:
+        raise missing("custom_id")
+    if not isinstance(value, str):
+        raise invalid("custom_id", f"must be a string, not {type_name(value)}")
+    if not 1 <= len(value) <= MAX_CUSTOM_ID:
+        raise invalid("custom_id", f"must have 1 to {MAX_CUSTOM_ID} characters, not {len(value)}")
+    return value
+
+
+def _check_method(value: object, required: bool) -> None:
+    if value is None and required:
+        raise missing("method")
+    if value not in (None, "POST"):
+        raise Refused("invalid_method", 'method must be "POST"', "method")
+
+
+def _read_body(fields: Mapping[str, object], in_file: bool) -> Mapping[str, object]:
+    if not in_file and not any(name in fields for name in _WRAPPER):
+        return fields
+    body = fields.get("body")
+    if body is None:
+        raise missing("body")
+    if not isinstance(body, dict):
+        raise invalid("body", f"must be an object, not {type_name(body)}")
+    return body
+
+
+def _read_endpoint(url: object, body: Mapping[str, object], required: bool) -> Endpoint:
+    if url is None and not required:
+        return _guess_endpoint(body)
+    if url is None:
+        raise missing("url")
+    if url == CHAT:
+        return CHAT
+    if url == COMPLETIONS:
+        return COMPLETIONS
+    raise Refused("invalid_url", f"url must be {CHAT} or {COMPLETIONS}", "url")
+
+
+def _guess_endpoint(body: Mapping[str, object]) -> Endpoint:
+    if body.get("messages") is not None:
+        return CHAT
+    if body.get("prompt") is not None:
+        return COMPLETIONS
+    raise missing("messages", "or prompt is required")
+
+
+def _read_model(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value or None
+    raise invalid("model", f"must be a string, not {type_name(value)}")
+
+
+def _echo(fields: Mapping[str, object]) -> str | None:
+    """The `custom_id` for an error line: any string that can be echoed, whatever else is wrong."""
+    value = fields.get("custom_id")
+    return value if isinstance(value, str) and 1 <= len(value) <= MAX_CUSTOM_ID else None

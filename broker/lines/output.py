@@ -1,0 +1,147 @@
+"""Result lines, field by field as in the OpenAI batch API.
+
+    {"id", "custom_id", "response": {"status_code", "request_id", "body"} | null, "error": {…} | null}
+
+An answer, and a failure that has an HTTP class, stand in `response`; `error` is null then. A request that
+was cancelled, expired or lost has no response, and `error` is set. To both kinds of error we add what a
+reader may want to keep: `line` (physical number in the input file), `partial` (the text so far) and
+`usage` (tokens spent on it).
+
+Lines are compact JSON without a newline. U+0085, U+2028 and U+2029 are escaped, since readers that use
+`str.splitlines` would cut a line there; other text is not, since escaping doubles Japanese.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from headrace.broker.events import Failed, Usage
+from headrace.broker.ids import PREFIX as REQUEST_PREFIX
+from headrace.broker.lines.openai import CHAT
+from headrace.broker.lines.request import LineError, ParsedRequest
+
+Json: TypeAlias = Mapping[str, object]
+
+RESULT_PREFIX = "batch_req_"
+BAD_REQUEST = 400
+
+_SEPARATORS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
+_ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+def result_id(request_id: str) -> str:
+    """The `id` of a request's result line: `batch_req_` in the place of `req_`. Opaque to readers, but
+    whoever made the request id knows its line by it."""
+    return RESULT_PREFIX + request_id.removeprefix(REQUEST_PREFIX)
+
+
+def success_line(
+    request: ParsedRequest,
+    *,
+    result_id: str,
+    request_id: str,
+    model: str,
+    text: str,
+    finish_reason: str,
+    usage: Usage,
+    created: int,
+) -> bytes:
+    """The line of an answer. `created`: unix time in seconds."""
+    chat = request.endpoint == CHAT
+    body = {
+        "id": ("chatcmpl-" if chat else "cmpl-") + request_id.removeprefix(REQUEST_PREFIX),
+        "object": "chat.completion" if chat else "text_completion",
+        "created": created,
+        "model": model,
+        "choices": [_chat_choice(text, finish_reason) if chat else _text_choice(text, finish_reason)],
+        "usage": usage_fields(usage),
+        "system_fingerprint": None,
+    }
+    response = {"status_code": 200, "request_id": request_id, "body": body}
+    return _line(result_id, request.custom_id, response, None)
+
+
+def failure_line(
+    custom_id: str | None,
+    *,
+    result_id: str,
+    request_id: str,
+    failed: Failed | LineError,
+    partial: str = "",
+) -> bytes:
+    """The line of a failure. `partial`: the text that was generated before it, if any."""
+    if isinstance(failed, LineError):
+        error = _http_error(BAD_REQUEST, failed.code, _with_number(failed), failed.param)
+        if failed.line is not None:
+            error["line"] = failed.line
+        return _line(result_id, custom_id, _error_response(BAD_REQUEST, request_id, error), None)
+    if failed.status:
+        error = _http_error(failed.status, failed.code, failed.message, failed.param or None)
+        error |= _spent(failed, partial)
+        return _line(result_id, custom_id, _error_response(failed.status, request_id, error), None)
+    error = {"code": failed.code, "message": failed.message, **_spent(failed, partial)}
+    return _line(result_id, custom_id, None, error)
+
+
+def usage_fields(usage: Usage) -> dict[str, object]:
+    """Usage in the terms of the OpenAI API."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def _chat_choice(text: str, finish_reason: str) -> dict[str, object]:
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _text_choice(text: str, finish_reason: str) -> dict[str, object]:
+    return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _with_number(failed: LineError) -> str:
+    return failed.message if failed.line is None else f"line {failed.line}: {failed.message}"
+
+
+def _http_error(status: int, code: str, message: str, param: str | None) -> dict[str, object]:
+    kind = _ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"message": message, "type": kind, "param": param, "code": code}
+
+
+def _spent(failed: Failed, partial: str) -> dict[str, object]:
+    spent: dict[str, object] = {"partial": partial} if partial else {}
+    if failed.usage != Usage():
+        spent["usage"] = usage_fields(failed.usage)
+    return spent
+
+
+def _error_response(status: int, request_id: str, error: Json) -> Json:
+    return {"status_code": status, "request_id": request_id, "body": {"error": error}}
+
+
+def _line(result_id: str, custom_id: str | None, response: Json | None, error: Json | None) -> bytes:
+    fields = {"id": result_id, "custom_id": custom_id, "response": response, "error": error}
+    raw = _encode(fields)
+    for separator, escape in _SEPARATORS:
+        raw = raw.replace(separator, escape)
+    return raw
+
+
+def _encode(fields: Json) -> bytes:
+    try:
+        return msgspec.json.encode(fields)
+    except UnicodeEncodeError:  # half a surrogate pair, as in the name of a file that is not UTF-8
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")

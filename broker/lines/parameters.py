@@ -1,0 +1,88 @@
+"""The sampling parameters of a request body: types, ranges, and how unset is told from set.
+
+`null` always means unset. Booleans are no numbers, and `5.0` is no integer (as in the OpenAI API).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.broker.lines.refused import invalid, shown, type_name
+from headrace.broker.lines.request import Sampling
+
+MAX_STOPS = 16
+_MAX_TOKENS = 2**31 - 1
+_SEED_BITS = 64
+
+
+def read_sampling(body: Mapping[str, object]) -> Sampling:
+    """The sampling parameters that `body` sets; `Refused` for the first one that is wrong.
+
+    `max_completion_tokens` is the newer name of `max_tokens` and wins over it. `top_k` -1 means off, like
+    0. Negative seeds, which the OpenAI API allows, are taken modulo 2**64.
+    """
+    older = read_integer(body, "max_tokens", 1, _MAX_TOKENS)
+    newer = read_integer(body, "max_completion_tokens", 1, _MAX_TOKENS)
+    top_k = read_integer(body, "top_k", -1, _MAX_TOKENS)
+    seed = read_integer(body, "seed", -(2 ** (_SEED_BITS - 1)), 2**_SEED_BITS - 1)
+    return Sampling(
+        max_tokens=older if newer is None else newer,
+        temperature=read_number(body, "temperature", 0, 2),
+        top_p=_above_zero("top_p", read_number(body, "top_p", 0, 1)),
+        top_k=0 if top_k == -1 else top_k,
+        min_p=read_number(body, "min_p", 0, 1),
+        seed=None if seed is None else seed % 2**_SEED_BITS,
+        stop=read_stop(body.get("stop")),
+        ignore_eos=read_boolean(body, "ignore_eos") or False,
+    )
+
+
+def read_integer(body: Mapping[str, object], name: str, low: int, high: int) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise invalid(name, f"must be an integer, not {type_name(value)}")
+    if value < low:
+        raise invalid(name, f"must be at least {low}, not {shown(value)}")
+    if value > high:
+        raise invalid(name, f"must be at most {high}, not {shown(value)}")
+    return value
+
+
+def read_number(body: Mapping[str, object], name: str, low: float, high: float) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise invalid(name, f"must be a number, not {type_name(value)}")
+    if not low <= value <= high:  # also refuses the NaN that a protobuf double can hold
+        raise invalid(name, f"must be between {low} and {high}, not {shown(value)}")
+    return float(value)
+
+
+def read_boolean(body: Mapping[str, object], name: str) -> bool | None:
+    value = body.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    raise invalid(name, f"must be a boolean, not {type_name(value)}")
+
+
+def read_stop(value: object) -> tuple[str, ...]:
+    """One stop string or a list of up to 16; empty ones would stop before the first token."""
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise invalid("stop", "must be a string or a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise invalid("stop", f"may hold at most {MAX_STOPS} strings, not {len(stops)}")
+    if "" in stops:
+        raise invalid("stop", "must not hold an empty string")
+    return tuple(stops)
+
+
+def _above_zero(name: str, value: float | None) -> float | None:
+    if value == 0:
+        raise invalid(name, "must be above 0 (for greedy answers set temperature 0)")
+    return value

@@ -1,0 +1,98 @@
+"""`InferenceRequest` messages to requests and back: the form that our own services speak.
+
+A message goes through the same checks as a line of JSON. `request_id`, `lane` and `deadline` belong to
+the envelope (`broker.message.Message`); they are neither read nor written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from google.protobuf.message import DecodeError
+
+from headrace.broker.lines.openai import CHAT, COMPLETIONS, parse_body
+from headrace.broker.lines.refused import Refused
+from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+from headrace.v1 import inference_pb2 as pb
+
+
+def parse_protobuf(raw: bytes) -> ParsedRequest | LineError:
+    """Bytes of an `InferenceRequest`; `unreadable` where they are none."""
+    try:
+        message = pb.InferenceRequest.FromString(raw)
+    except DecodeError:
+        return LineError("invalid_request", "the body is no InferenceRequest message", unreadable=True)
+    return from_message(message)
+
+
+def from_message(message: pb.InferenceRequest) -> ParsedRequest | LineError:
+    """A decoded message, checked."""
+    custom_id = message.custom_id or None
+    try:
+        body = _body(message)
+        return parse_body(CHAT if "messages" in body else COMPLETIONS, custom_id, body)
+    except Refused as refused:
+        return LineError(refused.code, refused.message, refused.param, custom_id)
+
+
+def encode_request(request: ParsedRequest) -> bytes:
+    """Canonical bytes: equal requests have equal bytes."""
+    return to_message(request).SerializeToString(deterministic=True)
+
+
+def to_message(request: ParsedRequest) -> pb.InferenceRequest:
+    """The message of a request. Text parts of a chat message become one text, a line each."""
+    message = pb.InferenceRequest(
+        model=request.model or "",
+        custom_id=request.custom_id or "",
+        sampling_params=_sampling_message(request.sampling),
+    )
+    if request.messages is not None:
+        message.chat.messages.extend(_chat_message(each) for each in request.messages)
+    elif isinstance(request.prompt, str):
+        message.prompt = request.prompt
+    else:
+        message.token_ids.ids.extend(request.prompt or ())
+    return message
+
+
+def _body(message: pb.InferenceRequest) -> dict[str, object]:
+    """The message as the body of the OpenAI API, so that there is one set of checks."""
+    sampling = message.sampling_params
+    body: dict[str, object] = {
+        field.name: getattr(sampling, field.name)
+        for field in sampling.DESCRIPTOR.fields
+        if field.has_presence and sampling.HasField(field.name)
+    }
+    body["stop"] = list(sampling.stop)
+    body["model"] = message.model
+    match message.WhichOneof("input"):
+        case "chat":
+            body["messages"] = [{"role": m.role, "content": m.content} for m in message.chat.messages]
+        case "prompt":
+            body["prompt"] = message.prompt
+        case "token_ids":
+            body["prompt"] = list(message.token_ids.ids)
+        case _:
+            raise Refused("missing_required_parameter", "prompt, chat or token_ids is required", "input")
+    return body
+
+
+def _sampling_message(sampling: Sampling) -> pb.SamplingParams:
+    return pb.SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        stop=sampling.stop,
+        ignore_eos=sampling.ignore_eos or None,
+    )
+
+
+def _chat_message(message: Mapping[str, object]) -> pb.ChatMessage:
+    content = message["content"]
+    if isinstance(content, list):
+        content = "\n".join(part["text"] for part in content)
+    return pb.ChatMessage(role=str(message["role"]), content=str(content))

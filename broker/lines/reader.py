@@ -1,0 +1,82 @@
+"""Reads a file of lines as a stream: never the whole of it, never more than one line too many.
+
+Rules (reference: OpenAI batch input, and what its trackers show to be needed): a byte order mark at the
+start is skipped; lines end at `\\n` bytes and nowhere else, with one `\\r` before it stripped; blank lines
+are skipped, but counted, so that an error names the line number that an editor shows.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from headrace.broker.lines.openai import parse_line
+from headrace.broker.lines.request import LineError, ParsedRequest
+from headrace.broker.lines.strict_json import MAX_LINE_BYTES
+
+BLANK = b" \t\r\n"
+_SKIP_BYTES = 64 * 1024
+_ID_KEPT_WHOLE = 64
+
+
+class Line(NamedTuple):
+    """A line of the file, its terminator stripped. `raw` is empty where the line was too long to read."""
+
+    number: int
+    raw: bytes
+    request: ParsedRequest | LineError
+
+
+class LineReader:
+    """Iterates over the lines of a buffered binary file, from where it stands. Exhausted after one pass.
+
+    Each non-blank physical line is yielded exactly once, in order. The second and later lines of a
+    `custom_id` become `duplicate_custom_id` errors that name the first. For that, the ids are held in
+    memory, exactly: as they are up to 64 characters, as a SHA-256 digest above (about 150 bytes a line).
+    """
+
+    def __init__(self, file: BinaryIO, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._file = file
+        self._max_line_bytes = max_line_bytes
+        self._first_with: dict[str | bytes, int] = {}
+
+    def __iter__(self) -> Iterator[Line]:
+        for number, raw in enumerate(self._physical_lines(), start=1):
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
+            if len(raw) > self._max_line_bytes or raw.strip(BLANK):
+                yield self._line(number, raw)
+
+    def _physical_lines(self) -> Iterator[bytes]:
+        """Lines with one terminator stripped; of one that is too long, its first bytes."""
+        room = self._max_line_bytes + len(codecs.BOM_UTF8) + len(b"\r\n")
+        while raw := self._file.readline(room):
+            if not raw.endswith(b"\n") and len(raw) == room:
+                self._skip_line()
+            yield raw.removesuffix(b"\n").removesuffix(b"\r")
+
+    def _skip_line(self) -> None:
+        while (rest := self._file.readline(_SKIP_BYTES)) and not rest.endswith(b"\n"):
+            pass
+
+    def _line(self, number: int, raw: bytes) -> Line:
+        request = self._refuse_duplicate(number, parse_line(raw, number, max_bytes=self._max_line_bytes))
+        return Line(number, raw if len(raw) <= self._max_line_bytes else b"", request)
+
+    def _refuse_duplicate(self, number: int, request: ParsedRequest | LineError) -> ParsedRequest | LineError:
+        custom_id = request.custom_id
+        if custom_id is None:
+            return request
+        first = self._first_with.setdefault(_key(custom_id), number)
+        if first == number or isinstance(request, LineError):
+            return request
+        message = f"custom_id is that of line {first}; it must be unique in the file"
+        return LineError("duplicate_custom_id", message, "custom_id", custom_id, number)
+
+
+def _key(custom_id: str) -> str | bytes:
+    if len(custom_id) <= _ID_KEPT_WHOLE:
+        return custom_id
+    return hashlib.sha256(custom_id.encode()).digest()
