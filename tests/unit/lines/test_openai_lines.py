@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.broker.lines.openai import parse_line
+from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+
+USER = [{"role": "user", "content": "Hello"}]
+
+
+def chat(body: dict[str, Any] | None = None, /, **wrapper: Any) -> bytes:
+    fields = {
+        "custom_id": "a",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": "m", "messages": USER, **(body or {})},
+    }
+    return json.dumps({**fields, **wrapper}).encode()
+
+
+def completion(body: dict[str, Any]) -> bytes:
+    return chat(url="/v1/completions", body={"prompt": "Hi", **body})
+
+
+def parsed(raw: bytes, **options: Any) -> ParsedRequest:
+    request = parse_line(raw, **options)
+    assert isinstance(request, ParsedRequest), request
+    return request
+
+
+def refused(raw: bytes, **options: Any) -> LineError:
+    error = parse_line(raw, 7, **options)
+    assert isinstance(error, LineError), error
+    assert error.line == 7
+    return error
+
+
+def test_a_chat_line_keeps_everything_it_says() -> None:
+    body = {"max_tokens": 5, "temperature": 0, "top_p": 0.5, "stop": "x", "seed": 3, "user": "u"}
+    request = parsed(chat(body))
+    assert request.endpoint == "/v1/chat/completions"
+    assert (request.custom_id, request.model, request.prompt) == ("a", "m", None)
+    assert request.messages == ({"role": "user", "content": "Hello"},)
+    assert request.sampling == Sampling(max_tokens=5, temperature=0.0, top_p=0.5, stop=("x",), seed=3)
+
+
+def test_what_is_not_set_stays_unset() -> None:
+    nulls = dict.fromkeys(["max_tokens", "temperature", "top_p", "stop", "seed", "n", "tools", "logit_bias"])
+    assert parsed(chat(nulls)).sampling == Sampling()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [("Hi", "Hi"), ("", ""), ([1, 2, 3], [1, 2, 3]), (["only"], "only")],
+)
+def test_a_prompt_is_a_text_or_token_ids(prompt: object, expected: object) -> None:
+    assert parsed(completion({"prompt": prompt})).prompt == expected
+
+
+@pytest.mark.parametrize(
+    "prompt", [["a", "b"], [], [1, "a"], ["a", 1], [True], [-1], [2**32], [1.0], [[1]], 5, {}]
+)
+def test_any_other_prompt_is_refused(prompt: object) -> None:
+    error = refused(completion({"prompt": prompt}))
+    assert (error.code, error.param) == ("invalid_request", "prompt")
+
+
+def test_text_parts_are_kept_as_parts() -> None:
+    parts = [{"type": "text", "text": "a", "extra": 1}, {"type": "text", "text": "b"}]
+    request = parsed(chat({"messages": [{"role": "user", "content": parts, "name": "Ann"}]}))
+    content = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert request.messages == ({"role": "user", "content": content},)
+
+
+@pytest.mark.parametrize(
+    ("messages", "code", "param"),
+    [
+        (None, "missing_required_parameter", "messages"),
+        ([], "invalid_request", "messages"),
+        ("hi", "invalid_request", "messages"),
+        (["hi"], "invalid_request", "messages[0]"),
+        ([{"content": "x"}], "invalid_request", "messages[0].role"),
+        ([{"role": ["user"], "content": "x"}], "invalid_request", "messages[0].role"),
+        ([*USER, {"role": "owner", "content": "x"}], "invalid_request", "messages[1].role"),
+        ([{"role": "tool", "content": "x"}], "unsupported_parameter", "messages[0].role"),
+        ([{"role": "user"}], "missing_required_parameter", "messages[0].content"),
+        ([{"role": "user", "content": []}], "invalid_request", "messages[0].content"),
+        ([{"role": "user", "content": 5}], "invalid_request", "messages[0].content"),
+        ([{"role": "user", "content": ["x"]}], "invalid_request", "messages[0].content[0]"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            "unsupported_parameter",
+            "messages[0].content[0]",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": None}]}],
+            "invalid_request",
+            "messages[0].content[0].text",
+        ),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": [{}]}],
+            "unsupported_parameter",
+            "messages[0].tool_calls",
+        ),
+    ],
+)
+def test_a_wrong_message_is_refused_by_its_place(messages: object, code: str, param: str) -> None:
+    error = refused(chat({"messages": messages}))
+    assert (error.code, error.param) == (code, param)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, 5.0, True, "5", [], 2**31, 10**400])
+def test_a_token_limit_is_a_positive_integer(name: str, value: object) -> None:
+    error = refused(chat({name: value}))
+    assert (error.code, error.param) == ("invalid_request", name)
+    assert len(error.message) < 200
+
+
+def test_the_newer_name_of_the_token_limit_wins() -> None:
+    assert parsed(chat({"max_tokens": 5, "max_completion_tokens": 9})).sampling.max_tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("temperature", [0, 0.0, 1, 2], [-0.1, 2.1, True, "1", []]),
+        ("top_p", [0.01, 1], [0, -1, 1.1, False, "1"]),
+        ("min_p", [0, 0.5, 1], [-0.1, 1.1, True, "0"]),
+        ("top_k", [-1, 0, 50], [-2, 1.0, True, "5"]),
+        ("seed", [0, 2**64 - 1, -(2**63)], [2**64, -(2**63) - 1, 1.0, True, "5"]),
+        ("ignore_eos", [True, False], [0, 1, "true"]),
+        ("stop", ["x", ["x"], [], ["x"] * 16], ["", [""], ["x", 1], 5, {}, ["x"] * 17, {"a": "b"}]),
+    ],
+)
+def test_parameters_keep_to_their_types_and_ranges(name: str, good: list[object], bad: list[object]) -> None:
+    for value in good:
+        parsed(chat({name: value}))
+    for value in bad:
+        error = refused(chat({name: value}))
+        assert (error.code, error.param) == ("invalid_request", name), value
+        assert name in error.message
+
+
+def test_a_negative_seed_and_a_negative_top_k_take_their_canonical_value() -> None:
+    sampling = parsed(chat({"seed": -1, "top_k": -1})).sampling
+    assert (sampling.seed, sampling.top_k) == (2**64 - 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "neutral", "asking"),
+    [
+        ("n", 1, 2),
+        ("n", 1.0, True),
+        ("presence_penalty", 0, 0.5),
+        ("frequency_penalty", 0.0, -1),
+        ("logit_bias", {}, {"5": 1}),
+        ("logprobs", False, True),
+        ("top_logprobs", 0, 3),
+        ("response_format", {"type": "text"}, {"type": "json_object"}),
+        ("tools", [], [{"type": "function"}]),
+        ("tool_choice", "none", "required"),
+        ("repetition_penalty", 1, 1.1),
+        ("reasoning_effort", "none", "high"),
+        ("min_tokens", 0, 5),
+        ("structured_outputs", None, {"regex": "a"}),
+    ],
+)
+def test_a_parameter_that_is_not_honoured_is_refused_by_name(
+    name: str, neutral: object, asking: object
+) -> None:
+    parsed(chat({name: neutral}))
+    error = refused(chat({name: asking}))
+    assert (error.code, error.param) == ("unsupported_parameter", name)
+    assert name in error.message
+
+
+def test_completions_refuse_their_own_parameters() -> None:
+    parsed(completion({"echo": False, "best_of": 1, "suffix": "", "logprobs": None}))
+    for name, value in [("echo", True), ("best_of", 2), ("suffix", "x"), ("logprobs", 0)]:
+        assert refused(completion({name: value})).code == "unsupported_parameter"
+
+
+def test_a_streaming_line_is_refused() -> None:
+    parsed(chat({"stream": False}))
+    for value in [True, 1, "yes"]:
+        error = refused(chat({"stream": value}))
+        assert (error.code, error.param) == ("streaming_unsupported", "stream")
+
+
+def test_unknown_parameters_and_hints_are_ignored() -> None:
+    hints = {"store": True, "service_tier": "flex", "metadata": {"a": "b"}, "brand_new": [1]}
+    assert parsed(chat(hints)) == parsed(chat())
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "code", "param"),
+    [
+        ({"custom_id": None}, "missing_required_parameter", "custom_id"),
+        ({"custom_id": ""}, "invalid_request", "custom_id"),
+        ({"custom_id": 5}, "invalid_request", "custom_id"),
+        ({"custom_id": "x" * 513}, "invalid_request", "custom_id"),
+        ({"method": None}, "missing_required_parameter", "method"),
+        ({"method": "GET"}, "invalid_method", "method"),
+        ({"method": ["POST"]}, "invalid_method", "method"),
+        ({"url": None}, "missing_required_parameter", "url"),
+        ({"url": "/v1/embeddings"}, "invalid_url", "url"),
+        ({"url": "http://x/v1/chat/completions"}, "invalid_url", "url"),
+        ({"url": {}}, "invalid_url", "url"),
+        ({"body": None}, "missing_required_parameter", "body"),
+        ({"body": [1]}, "invalid_request", "body"),
+    ],
+)
+def test_a_wrong_wrapper_is_refused(wrapper: dict[str, object], code: str, param: str) -> None:
+    error = refused(chat(**wrapper))
+    assert (error.code, error.param, error.unreadable) == (code, param, False)
+
+
+def test_an_error_echoes_the_custom_id_where_there_is_one() -> None:
+    assert refused(chat({"n": 2})).custom_id == "a"
+    assert refused(chat(custom_id=5)).custom_id is None
+
+
+def test_a_wrong_model_is_refused_and_an_absent_one_left_to_the_consumer() -> None:
+    assert refused(chat({"model": 5})).param == "model"
+    assert parsed(chat({"model": None})).model is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "JSON"),
+        (b"[]", "must be a JSON object, not a list"),
+        (b'"x"', "not a string"),
+        (b"{", "not valid JSON"),
+        (b"{} {}", "trailing"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a":-Infinity}', "Infinity"),
+        (b'{"a": 1e999}', "out of range"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "out of range"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b'{"a": "\xed\xa0\x80"}', "UTF-8"),
+        (b'{"a": "\\ud800"}', "\\ud800, half of a surrogate pair"),
+        (b'{"a": "\\uDC00x"}', "half of a surrogate pair"),
+        (b'{"a": "\\ud83d\\u0041"}', "half of a surrogate pair"),
+        (b'{"\\udfff": 1}', "half of a surrogate pair"),
+        (b'{"a": "\n"}', "not valid JSON"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+        (b"\xff\xfe{\x00}\x00", "UTF-8"),
+    ],
+)
+def test_what_is_no_json_object_is_unreadable_and_says_why(raw: bytes, says: str) -> None:
+    error = refused(raw)
+    assert (error.code, error.unreadable, error.custom_id) == ("invalid_json_line", True, None)
+    assert says in error.message
+
+
+def test_an_escaped_backslash_before_u_is_no_surrogate() -> None:
+    assert "surrogate" not in refused(b'{"a": "\\\\ud800", }').message
+
+
+def test_a_surrogate_pair_is_one_character() -> None:
+    raw = chat({"messages": [{"role": "user", "content": "PLACE"}]}).replace(b"PLACE", b"\\ud83d\\ude00")
+    messages = parsed(raw).messages
+    assert messages is not None
+    assert messages[0]["content"] == "😀"
+
+
+def test_the_last_of_duplicate_keys_wins() -> None:
+    assert parsed(chat().replace(b'"custom_id"', b'"custom_id": "first", "custom_id"')).custom_id == "a"
+
+
+def test_a_line_over_the_cap_is_refused_with_the_cap() -> None:
+    error = refused(chat(), max_bytes=10)
+    assert (error.code, error.unreadable) == ("invalid_json_line", True)
+    assert "10 bytes" in error.message
+
+
+def test_on_a_queue_the_wrapper_may_be_left_out() -> None:
+    wrapped = parsed(chat({"model": "m"}))
+    body = {"model": "m", "messages": USER}
+    for fields in [body, {"body": body}, {"custom_id": "a", "body": body}, {"method": "POST", "body": body}]:
+        request = parsed(json.dumps(fields).encode(), in_file=False)
+        assert (request.endpoint, request.messages) == (wrapped.endpoint, wrapped.messages)
+    request = parsed(b'{"prompt": "Hi"}', in_file=False)
+    assert (request.endpoint, request.prompt, request.custom_id) == ("/v1/completions", "Hi", None)
+    assert refused(b"{}", in_file=False).code == "missing_required_parameter"
+    assert refused(json.dumps(body).encode()).param == "custom_id"
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = [
+    "messages",
+    "prompt",
+    "model",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "stop",
+    "n",
+    "tools",
+    "seed",
+    "role",
+]
+
+
+@settings(deadline=None, max_examples=200)
+@given(raw=st.binary(max_size=200))
+def test_no_bytes_make_the_parser_raise(raw: bytes) -> None:
+    for in_file in (True, False):
+        assert isinstance(parse_line(raw, in_file=in_file), LineError | ParsedRequest)
+
+
+@settings(deadline=None, max_examples=300)
+@given(body=st.dictionaries(st.sampled_from(FIELDS), json_values), url=st.sampled_from(["chat/", ""]))
+def test_no_body_makes_the_parser_raise(body: dict[str, Any], url: str) -> None:
+    raw = json.dumps(
+        {"custom_id": "a", "method": "POST", "url": f"/v1/{url}completions", "body": body}
+    ).encode()
+    request = parse_line(raw)
+    assert isinstance(request, LineError | ParsedRequest)
+    if isinstance(request, LineError):
+        assert request.custom_id == "a"
+        assert request.code
+        assert request.message
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    wrapper=st.dictionaries(st.sampled_from(["custom_id", "method", "url", "body", "prompt"]), json_values)
+)
+def test_no_wrapper_makes_the_parser_raise(wrapper: dict[str, Any]) -> None:
+    raw = json.dumps(wrapper).encode()
+    assert isinstance(parse_line(raw), LineError | ParsedRequest)
+    assert isinstance(parse_line(raw, in_file=False), LineError | ParsedRequest)

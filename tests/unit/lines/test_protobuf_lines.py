@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.broker.lines.openai import Endpoint
+from headrace.broker.lines.parse import parse_message
+from headrace.broker.lines.protobuf import encode_request, from_message, parse_protobuf, to_message
+from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+from headrace.broker.message import JSON, PROTOBUF, Message
+from headrace.v1 import inference_pb2 as pb
+
+unit = st.floats(0.01, 1)
+samplings = st.builds(
+    Sampling,
+    max_tokens=st.none() | st.integers(1, 2**31 - 1),
+    temperature=st.none() | st.floats(0, 2),
+    top_p=st.none() | unit,
+    top_k=st.none() | st.integers(0, 2**31 - 1),
+    min_p=st.none() | unit,
+    seed=st.none() | st.integers(0, 2**64 - 1),
+    stop=st.lists(st.text(min_size=1, max_size=5), max_size=16).map(tuple),
+    ignore_eos=st.booleans(),
+)
+messages = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text()}),
+    min_size=1,
+    max_size=3,
+).map(tuple)
+prompts = st.text() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> ParsedRequest:
+    chat = draw(st.booleans())
+    endpoint: Endpoint = "/v1/chat/completions" if chat else "/v1/completions"
+    return ParsedRequest(
+        endpoint=endpoint,
+        custom_id=draw(st.none() | st.text(min_size=1, max_size=5)),
+        model=draw(st.none() | st.text(min_size=1, max_size=5)),
+        messages=draw(messages) if chat else None,
+        prompt=None if chat else draw(prompts),
+        sampling=draw(samplings),
+    )
+
+
+@settings(deadline=None, max_examples=200)
+@given(request=requests())
+def test_a_request_survives_the_way_to_bytes_and_back(request: ParsedRequest) -> None:
+    raw = encode_request(request)
+    assert parse_protobuf(raw) == request
+    assert encode_request(request) == raw
+
+
+@settings(deadline=None, max_examples=200)
+@given(raw=st.binary(max_size=100))
+def test_no_bytes_make_the_parser_raise(raw: bytes) -> None:
+    assert isinstance(parse_protobuf(raw), LineError | ParsedRequest)
+
+
+def test_bytes_that_are_no_message_are_unreadable() -> None:
+    error = parse_protobuf(b"\xff\xff")
+    assert isinstance(error, LineError)
+    assert error.unreadable
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        (pb.SamplingParams(max_tokens=0), "max_tokens"),
+        (pb.SamplingParams(max_tokens=2**32 - 1), "max_tokens"),
+        (pb.SamplingParams(temperature=math.nan), "temperature"),
+        (pb.SamplingParams(temperature=math.inf), "temperature"),
+        (pb.SamplingParams(top_p=0), "top_p"),
+        (pb.SamplingParams(min_p=-1), "min_p"),
+        (pb.SamplingParams(stop=[""]), "stop"),
+    ],
+)
+def test_a_message_is_held_to_the_rules_of_a_line(params: pb.SamplingParams, param: str) -> None:
+    error = from_message(pb.InferenceRequest(prompt="x", custom_id="a", sampling_params=params))
+    assert isinstance(error, LineError)
+    assert (error.code, error.param, error.custom_id) == ("invalid_request", param, "a")
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (pb.InferenceRequest(), "missing_required_parameter"),
+        (pb.InferenceRequest(chat=pb.Chat()), "invalid_request"),
+        (pb.InferenceRequest(token_ids=pb.TokenIds()), "invalid_request"),
+        (pb.InferenceRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="x")])), "invalid_request"),
+    ],
+)
+def test_a_message_without_a_proper_input_is_refused(message: pb.InferenceRequest, code: str) -> None:
+    error = from_message(message)
+    assert isinstance(error, LineError)
+    assert (error.code, error.unreadable) == (code, False)
+
+
+def test_text_parts_become_one_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    chat: Endpoint = "/v1/chat/completions"
+    request = ParsedRequest(chat, None, None, ({"role": "user", "content": parts},), None, Sampling())
+    assert to_message(request).chat.messages[0].content == "a\nb"
+
+
+def test_the_content_type_decides_how_a_message_is_read() -> None:
+    request = parse_message(Message(b'{"prompt": "Hi"}', content_type="Application/JSON; charset=utf-8"))
+    assert isinstance(request, ParsedRequest)
+    assert parse_message(Message(encode_request(request), content_type=PROTOBUF)) == request
+    assert parse_message(Message(b'{"prompt": "Hi"}', content_type=JSON)) == request
+
+
+def test_a_message_of_an_unknown_content_type_is_unreadable() -> None:
+    error = parse_message(Message(b"{}", content_type="text/csv"))
+    assert isinstance(error, LineError)
+    assert error.unreadable
+    assert "text/csv" in error.message
