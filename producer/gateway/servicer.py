@@ -1,0 +1,186 @@
+"""The four calls of `headrace.v1.Inference` over a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from typing import TypeAlias
+
+from headrace.broker.contract import Broker, CancelResult, Conflict, Published
+from headrace.broker.errors import BrokerError
+from headrace.broker.events import Logged
+from headrace.broker.message import Lane, Message, RequestRef
+from headrace.producer.gateway import status
+from headrace.producer.gateway.requests import to_message
+from headrace.producer.gateway.status import Context, Refusal
+from headrace.producer.gateway.stream import StreamView
+from headrace.v1 import inference_pb2 as pb
+from headrace.v1 import inference_pb2_grpc
+
+Write: TypeAlias = Callable[[pb.StreamEvent], Awaitable[None]]
+
+# A stream that ends this close to its request's deadline was ended by it: the record shall say `expired`.
+DEADLINE_SLACK_MS = 250
+
+
+def unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServicer):
+    """Answers calls until `close_streams`. A slow reader stops its own stream only: the write waits for
+    it, and the broker's bounded buffers behind it fall back to re-reading the log."""
+
+    def __init__(self, broker: Broker, now_ms: Callable[[], int] = unix_ms) -> None:
+        self._broker = broker
+        self._now_ms = now_ms
+        self._closing = asyncio.Event()
+        self._cleanups: set[asyncio.Task[None]] = set()
+
+    async def close_streams(self) -> None:
+        """Ends all streams with UNAVAILABLE, so that readers re-attach elsewhere; cancels no request."""
+        self._closing.set()
+        await asyncio.gather(*self._cleanups, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------- calls
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
+        message = to_message(
+            request.request,
+            default_lane=Lane.INTERACTIVE,
+            now_ms=self._now_ms(),
+            stream=True,
+            rpc_seconds_left=context.time_remaining(),
+            metadata=context.invocation_metadata() or (),
+        )
+        if isinstance(message, Refusal):
+            await status.abort(context, message)
+        # A task of its own: a reader that leaves meanwhile must not leave a request behind unnoticed.
+        publishing = asyncio.ensure_future(self._publish(message))
+        orderly = False
+        try:
+            refusal = await self._generate(publishing, context)
+            orderly = True
+        finally:
+            if not orderly and self._cancels_on_disconnect(request, message):
+                self._in_background(self._cancel_published(publishing))
+        if refusal is not None:
+            await status.abort(context, refusal)
+
+    async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitResponse:
+        message = to_message(
+            request.request,
+            default_lane=Lane.STANDARD,
+            now_ms=self._now_ms(),
+            metadata=context.invocation_metadata() or (),
+        )
+        published = message if isinstance(message, Refusal) else await self._publish(message)
+        if isinstance(published, Refusal):
+            await status.abort(context, published)
+        return pb.SubmitResponse(request_id=published.ref.request_id, duplicate=published.duplicate)
+
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
+        if not request.request_id:
+            await status.abort(context, status.invalid("request_id is missing", "request_id"))
+        ref = RequestRef(request.request_id)
+        try:
+            known = await self._broker.known(ref)
+        except BrokerError as error:
+            await status.abort(context, status.from_broker(error))
+        if not known:
+            await status.abort(context, status.unknown(request.request_id))
+        view = StreamView(request.request_id, request.cursor)
+        log = self._broker.watch(ref, request.cursor)
+        refusal = await self._stream(log, view, lambda event: context.write(pb.WatchResponse(event=event)))
+        if refusal is not None:
+            await status.abort(context, refusal)
+
+    async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
+        if not request.request_id:
+            await status.abort(context, status.invalid("request_id is missing", "request_id"))
+        try:
+            result = await self._broker.cancel(RequestRef(request.request_id))
+        except BrokerError as error:
+            await status.abort(context, status.from_broker(error))
+        if result is CancelResult.UNKNOWN:
+            await status.abort(context, status.unknown(request.request_id))
+        return pb.CancelResponse(cancelled=result is CancelResult.MARKED)
+
+    # ------------------------------------------------------------------------------------- publishing
+
+    async def _publish(self, message: Message) -> Published | Refusal:
+        try:
+            [result] = await self._broker.publish([message])
+        except BrokerError as error:
+            return status.from_broker(error)
+        if isinstance(result, Conflict):
+            return status.taken(result.ref.request_id)
+        return result
+
+    # -------------------------------------------------------------------------------------- streaming
+
+    async def _generate(
+        self, publishing: asyncio.Future[Published | Refusal], context: Context
+    ) -> Refusal | None:
+        published = await asyncio.shield(publishing)
+        if isinstance(published, Refusal):
+            return published
+        view = StreamView(published.ref.request_id)
+
+        async def write(event: pb.StreamEvent) -> None:
+            await context.write(pb.GenerateResponse(event=event))
+
+        await write(view.accepted(published.duplicate))
+        return await self._stream(self._broker.watch(published.ref), view, write)
+
+    async def _stream(self, log: AsyncIterator[Logged], view: StreamView, write: Write) -> Refusal | None:
+        """Writes the log to the reader until it ends, or until the gateway closes."""
+        pump = asyncio.ensure_future(_pump(log, view, write))
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait({pump, closing}, return_when=asyncio.FIRST_COMPLETED)
+            return pump.result() if pump.done() else status.draining()
+        finally:
+            closing.cancel()
+            pump.cancel()
+            await asyncio.gather(pump, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------ disconnects
+
+    def _cancels_on_disconnect(self, request: pb.GenerateRequest, message: Message) -> bool:
+        """Whether the request dies with its stream: not when it is the gateway that goes away, nor when
+        the deadline ended the call, since that ends the request as well, under its own name."""
+        if self._closing.is_set():
+            return False
+        if message.deadline_ms is not None and self._now_ms() >= message.deadline_ms - DEADLINE_SLACK_MS:
+            return False
+        if request.HasField("cancel_on_disconnect"):
+            return request.cancel_on_disconnect
+        return message.lane is Lane.INTERACTIVE
+
+    async def _cancel_published(self, publishing: asyncio.Future[Published | Refusal]) -> None:
+        """Waits for the publish first: a cancellation counts only for what was published before it."""
+        published = await publishing
+        if isinstance(published, Published):
+            with contextlib.suppress(BrokerError):  # its lane's consumers will run it to its end then
+                await self._broker.cancel(published.ref)
+
+    def _in_background(self, cleanup: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(cleanup)
+        self._cleanups.add(task)
+        task.add_done_callback(self._cleanups.discard)
+
+
+async def _pump(log: AsyncIterator[Logged], view: StreamView, write: Write) -> Refusal | None:
+    try:
+        async for logged in log:
+            for event in view.read(logged):
+                await write(event)
+    except BrokerError as error:
+        return status.from_broker(error)
+    finally:
+        if isinstance(log, AsyncGenerator):
+            await log.aclose()
+    return None if view.ended else status.log_ended_early()

@@ -1,0 +1,60 @@
+"""Settings of the gateway, validated once and frozen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+MIB = 1 << 20
+
+
+class GatewaySettings(BaseModel):
+    """One gateway process.
+
+    `broker`: URL of the queue, kept out of logs since it may hold a password. `port` 0: any free one.
+    `max_message_bytes`: longest message taken in; gRPC's own default of 4 MiB is too short for a line of
+    the batch format. `keepalive_s`: how often an idle connection is probed. `min_ping_interval_s`: how often
+    clients may probe us; gRPC's default of 300 s hangs up on clients that ping during a long prefill.
+    `max_connection_age_s`: connections older than this are asked to reconnect, so that load balancers can
+    spread them anew (None: never); their streams may go on for `max_connection_grace_s`.
+    `drain_grace_s`: how long streams may go on after SIGTERM. `ready_file`: where to write endpoint and pid
+    once the gateway serves.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    broker: SecretStr
+    prefix: str = "headrace"
+    host: str = "127.0.0.1"
+    port: int = Field(default=50051, ge=0, le=65535)
+    max_message_bytes: int = Field(default=9 * MIB, ge=64 * 1024)
+    keepalive_s: float = Field(default=60.0, gt=0)
+    min_ping_interval_s: float = Field(default=10.0, gt=0)
+    max_connection_age_s: float | None = Field(default=None, gt=0)
+    max_connection_grace_s: float = Field(default=600.0, gt=0)
+    reflection: bool = True
+    health_interval_s: float = Field(default=1.0, gt=0)
+    drain_grace_s: float = Field(default=20.0, ge=0)
+    ready_file: Path | None = None
+
+    def channel_options(self) -> list[tuple[str, int]]:
+        """Options of the gRPC core, by their published names."""
+        options = [
+            # A port that is taken must be an error, not a silent share of its connections.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", self.max_message_bytes),
+            ("grpc.max_send_message_length", self.max_message_bytes),
+            ("grpc.keepalive_time_ms", _ms(self.keepalive_s)),
+            ("grpc.keepalive_timeout_ms", 20_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", _ms(self.min_ping_interval_s)),
+        ]
+        if self.max_connection_age_s is not None:
+            options.append(("grpc.max_connection_age_ms", _ms(self.max_connection_age_s)))
+            options.append(("grpc.max_connection_age_grace_ms", _ms(self.max_connection_grace_s)))
+        return options
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,1 @@
+"""The gRPC gateway, over a broker that tests drive by hand."""

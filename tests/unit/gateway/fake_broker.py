@@ -1,0 +1,128 @@
+"""A broker whose logs the test writes itself, entry by entry."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from headrace.broker.contract import (
+    CancelResult,
+    Conflict,
+    ConsumerSession,
+    DeadLettered,
+    Published,
+    PublishResult,
+    QueueStats,
+    ResultLine,
+)
+from headrace.broker.errors import BrokerUnavailable, UnknownCursor
+from headrace.broker.events import Event, Failed, Finished, Logged
+from headrace.broker.message import Lane, Message, RequestRef
+
+
+@dataclass
+class Log:
+    """`left` is set when a watcher has gone."""
+
+    entries: list[Logged] = field(default_factory=list)
+    grown: asyncio.Condition = field(default_factory=asyncio.Condition)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FakeBroker:
+    """`away` makes every call fail; `publish_gate` holds publishes until it is set."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.messages: dict[RequestRef, Message] = {}
+        self.logs: dict[RequestRef, Log] = {}
+        self.cancelled: list[RequestRef] = []
+        self.cancel_seen = asyncio.Event()
+        self.publish_gate = asyncio.Event()
+        self.publish_gate.set()
+        self.publish_seen = asyncio.Event()
+        self.reads = 0
+
+    # ------------------------------------------------------------------------------- what tests do
+
+    async def write(self, request_id: str, *events: Event) -> None:
+        log = self.log(RequestRef(request_id))
+        async with log.grown:
+            for event in events:
+                log.entries.append(Logged(f"c{len(log.entries) + 1}", event))
+            log.grown.notify_all()
+
+    def log(self, ref: RequestRef) -> Log:
+        return self.logs.setdefault(ref, Log())
+
+    # ----------------------------------------------------------------------------------- the contract
+
+    async def publish(self, messages: Sequence[Message]) -> list[PublishResult]:
+        self._check()
+        self.publish_seen.set()
+        await self.publish_gate.wait()
+        return [self._publish(message) for message in messages]
+
+    def _publish(self, message: Message) -> PublishResult:
+        assert message.request_id is not None
+        ref = RequestRef(message.request_id, message.tenant)
+        known = self.messages.setdefault(ref, message)
+        if known.body_hash != message.body_hash:
+            return Conflict(ref)
+        return Published(ref, duplicate=known is not message)
+
+    async def cancel(self, ref: RequestRef) -> CancelResult:
+        self._check()
+        self.cancelled.append(ref)
+        self.cancel_seen.set()
+        if ref not in self.messages:
+            return CancelResult.UNKNOWN
+        ended = any(isinstance(logged.event, Finished | Failed) for logged in self.log(ref).entries)
+        return CancelResult.ENDED if ended else CancelResult.MARKED
+
+    async def watch(self, ref: RequestRef, cursor: str = "") -> AsyncIterator[Logged]:
+        self._check()
+        log = self.log(ref)
+        if cursor and cursor not in {logged.cursor for logged in log.entries}:
+            raise UnknownCursor(f"the cursor {cursor!r} names no place in the log of {ref.request_id!r}")
+        try:
+            for position in itertools.count():
+                async with log.grown:
+                    while len(log.entries) <= position and not self.away:
+                        await log.grown.wait()
+                self._check()
+                logged = log.entries[position]
+                self.reads += 1
+                yield logged
+                if isinstance(logged.event, Finished | Failed):
+                    return
+        finally:
+            log.left.set()
+
+    async def known(self, ref: RequestRef) -> bool:
+        self._check()
+        return ref in self.messages or ref in self.logs
+
+    def _check(self) -> None:
+        if self.away:
+            raise BrokerUnavailable("the broker is away; is it running?")
+
+    def results(self, topic: str | None = None, cursor: str = "") -> AsyncIterator[ResultLine]:
+        raise NotImplementedError
+
+    async def trim_results(self, topic: str, cursor: str) -> None:
+        raise NotImplementedError
+
+    async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
+        raise NotImplementedError
+
+    async def stats(self) -> QueueStats:
+        raise NotImplementedError
+
+    async def consume(self, lanes: Sequence[Lane], lease_ms: int) -> ConsumerSession:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing to close."""
