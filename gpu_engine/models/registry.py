@@ -1,0 +1,31 @@
+"""Which model families there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, Final
+
+from headrace.gpu_engine.models.config import ModelConfig
+from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.llama import read_llama
+from headrace.gpu_engine.models.qwen import read_qwen2, read_qwen3
+
+FAMILIES: Final = MappingProxyType[str, Callable[[Any], ModelConfig]](
+    {"llama": read_llama, "qwen2": read_qwen2, "qwen3": read_qwen3}
+)
+"""By `model_type` of a config.json, which is `general.architecture` of a GGUF file too."""
+
+
+def require_supported(model_type: object) -> str:
+    """The model type, or ModelError with those that are supported."""
+    if isinstance(model_type, str) and model_type in FAMILIES:
+        return model_type
+    raise ModelError(
+        f"Models of type '{model_type}' are not supported; supported are {', '.join(sorted(FAMILIES))}."
+    )
+
+
+def read_config(config: Any) -> ModelConfig:
+    """Our config of any supported transformers config object."""
+    return FAMILIES[require_supported(config.model_type)](config)

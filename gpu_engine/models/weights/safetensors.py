@@ -1,0 +1,69 @@
+"""Folders in Hugging Face layout: `model.safetensors`, or shards listed in `model.safetensors.index.json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from headrace.gpu_engine.models.errors import ModelError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+class SafetensorsFolder:
+    """The tensors of a folder, read one at a time from memory maps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.origin = str(folder)
+        self.files = list_weight_files(folder)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._home: dict[str, Path] = {}
+        for file in self.files:
+            self._scan(file)
+
+    def read(self, name: str) -> torch.Tensor:
+        with safe_open(self._home[name], framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+        return tensor
+
+    def _scan(self, path: Path) -> None:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 (a file handle, not a mapping)
+                    self.shapes[name] = tuple(file.get_slice(name).get_shape())
+                    self._home[name] = path
+        except (OSError, SafetensorError) as error:
+            raise ModelError(
+                f"The weights file {path} is missing, damaged or incomplete ({error}); download it again."
+            ) from error
+
+
+def list_weight_files(folder: Path) -> list[Path]:
+    """The weight files of a folder, all of which must be there; raises ModelError where none is."""
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    if (folder / INDEX).is_file():
+        return _list_shards(folder)
+    pickled = sorted(file.name for file in folder.glob("*.bin"))
+    hint = f"; it holds pickled weights ({pickled[0]}), which are not read for safety" if pickled else ""
+    raise ModelError(
+        f"The folder {folder} has neither {SINGLE} nor {INDEX}{hint}: download the safetensors files "
+        "or give a GGUF file."
+    )
+
+
+def _list_shards(folder: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"The index {folder / INDEX} is damaged; download it again.") from error
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise ModelError(
+            f"The folder {folder} lacks {missing[0]}, {len(missing)} of {len(names)} weight files in all; "
+            "finish the download."
+        )
+    return [folder / name for name in names]

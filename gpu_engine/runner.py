@@ -1,0 +1,124 @@
+"""The runner: computes what the scheduler planned, with a real model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from headrace.gpu_engine.attention.contract import AttentionBackend, KVSpec
+from headrace.gpu_engine.attention.select import select_backend
+from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.inputs import StepInputs, build_inputs
+from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.load import LoadedModel, load_model
+from headrace.gpu_engine.sampling.sampler import sample
+from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
+
+NOT_FINITE: Final = "the model's output is not finite for this input"
+
+
+class ModelRunner:
+    """Implements `Runner` over a model and an attention backend, which owns the KV memory.
+
+    What an engine needs to know of the model: `model_name`, `fingerprint` (of the weights), `vocab_size`
+    and `max_context` (tokens per sequence).
+    """
+
+    def __init__(self, model: LoadedModel, attention: AttentionBackend, block_size: int) -> None:
+        config = model.decoder.config
+        self.model_name = model.name
+        self.fingerprint = model.fingerprint
+        self.vocab_size = config.vocab_size
+        self.max_context = config.max_context
+        self._model = model.decoder
+        self._attention = attention
+        self._block_size = block_size
+
+    @property
+    def num_blocks(self) -> int:
+        return self._attention.num_blocks
+
+    @property
+    def block_size(self) -> int:
+        return self._block_size
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> StepResult:
+        """One forward over all chunks; logits and tokens for those that sample."""
+        if not plan.chunks:
+            return StepResult(plan.step, {})
+        inputs = build_inputs(plan.chunks, self._block_size)
+        step = self._attention.begin(inputs.batch)
+        hidden = self._model.forward(inputs.token_ids, inputs.batch.positions, step)
+        failed = _find_failed(plan.chunks, inputs, hidden)
+        sampled = self._sample(plan.chunks, inputs, hidden)
+        failed |= {request_id: NOT_FINITE for request_id, token in sampled.items() if token is None}
+        kept = {id_: token for id_, token in sampled.items() if token is not None and id_ not in failed}
+        return StepResult(plan.step, kept, failed)
+
+    def _sample(
+        self, chunks: Sequence[Chunk], inputs: StepInputs, hidden: torch.Tensor
+    ) -> dict[str, int | None]:
+        rows = [i for i, chunk in enumerate(chunks) if chunk.samples]
+        sampling = [chunks[i] for i in rows]
+        logits = self._model.logits(hidden[inputs.ends[rows] - 1])
+        positions = [chunk.start + len(chunk.token_ids) for chunk in sampling]
+        tokens = sample(logits, [chunk.params for chunk in sampling], positions)
+        return dict(zip((chunk.request_id for chunk in sampling), tokens, strict=True))
+
+
+def load_runner(config: EngineConfig) -> ModelRunner:
+    """Loads the model and sets its KV memory up. Raises ModelError with a sentence for the user.
+
+    Sets the number of torch's threads, which is the process's own, where the config names one.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    model = load_model(config.model, _choose_dtype(config), config.load_format)
+    spec = model.decoder.kv_spec(config.block_size)
+    attention = _allocate(config, spec, model.decoder.config.max_context)
+    return ModelRunner(model, attention, config.block_size)
+
+
+def _choose_dtype(config: EngineConfig) -> torch.dtype:
+    """`auto` is float32 on a CPU: exact, and mostly faster there than half precision."""
+    names = {"auto": torch.float32, "float32": torch.float32}
+    return (names | {"bfloat16": torch.bfloat16, "float16": torch.float16})[config.dtype]
+
+
+def _allocate(config: EngineConfig, spec: KVSpec, max_context: int) -> AttentionBackend:
+    factory = select_backend(config.attention)
+    block_bytes = factory.block_bytes(spec)
+    num_blocks = config.num_kv_blocks or _divide_memory(config, block_bytes, max_context)
+    try:
+        return factory(spec, num_blocks)
+    except RuntimeError as error:  # torch's allocator
+        raise ModelError(
+            f"{num_blocks} KV blocks take {num_blocks * block_bytes / 2**20:.0f} MiB, which this machine "
+            "cannot give; lower kv_cache_bytes or num_kv_blocks."
+        ) from error
+
+
+def _divide_memory(config: EngineConfig, block_bytes: int, max_context: int) -> int:
+    """As many blocks as `kv_cache_bytes` holds, but no more than a full batch of the longest requests and
+    the null block could ever fill."""
+    affordable = config.kv_cache_bytes // block_bytes
+    if affordable < 2:
+        raise ModelError(
+            f"kv_cache_bytes {config.kv_cache_bytes} holds fewer than 2 KV blocks of {block_bytes} bytes; "
+            f"give at least {2 * block_bytes} or lower block_size."
+        )
+    longest = min(max_context, config.max_total_tokens or max_context)
+    return min(affordable, 1 + config.max_batch_size * -(-longest // config.block_size))
+
+
+def _find_failed(chunks: Sequence[Chunk], inputs: StepInputs, hidden: torch.Tensor) -> dict[str, str]:
+    """Requests of which any row is not finite, whether it samples or not: NaN that a chunk writes into the
+    cache shows in its own rows, so that a request fails before the blocks it spoilt can be shared."""
+    finite = hidden.float().sum(dim=-1).isfinite()
+    if finite.all():
+        return {}
+    owners = torch.searchsorted(inputs.ends, (~finite).nonzero()[:, 0], right=True).unique()
+    return {chunks[i].request_id: NOT_FINITE for i in owners.tolist()}

@@ -1,0 +1,35 @@
+"""Random numbers that depend on (seed, position) alone: no generator is carried along, so a request draws
+the same ones alone, in a batch, after a preemption, and on another machine.
+
+SplitMix64 (Steele, Lea & Flood 2014), used as a counter-based generator: the seed is mixed once to choose
+the stream, the position selects the output within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+MASK: Final = (1 << 64) - 1
+GOLDEN: Final = 0x9E3779B97F4A7C15
+
+
+def uniform(seeds: Sequence[int], positions: Sequence[int]) -> npt.NDArray[np.float64]:
+    """One number in [0, 1) for each pair, with 53 random bits. Seeds count modulo 2^64."""
+    return np.array(
+        [
+            (_mix(_mix(seed) + position * GOLDEN) >> 11) / (1 << 53)
+            for seed, position in zip(seeds, positions, strict=True)
+        ]
+    )
+
+
+def _mix(x: int) -> int:
+    """The finaliser of SplitMix64 after one step of its counter."""
+    x = (x + GOLDEN) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
