@@ -1,4 +1,4 @@
-"""Small tokenizers of the two kinds in use, without files: byte-level BPE and sentencepiece with byte tokens."""
+"""Small tokenizers without files of the two kinds in use: byte-level BPE, sentencepiece with byte tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. Caf\u00e9 na\u00efve fa\u00e7ade \u2014 d\u00e9j\u00e0 vu.",
-    "\u6771\u4eac\u90fd \u6f22\u5b57\u3068\u4eee\u540d \u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd",
+    "\u6771\u4eac\u90fd \u6f22\u5b57\u3068\u4eee\u540d",
+    "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd",
     "\U0001f600\U0001f680 \U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301 n\u0303",
     "  def f(x):\n        return x\n",
 ] * 4
@@ -31,11 +32,17 @@ class PlainTokenizer:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def id_of(self, token: str) -> int:
-        return int(self._tokenizer.token_to_id(token))
+        token_id = self._tokenizer.token_to_id(token)
+        assert token_id is not None, token
+        return int(token_id)
 
 
 def byte_level_tokenizer() -> PlainTokenizer:
     """As GPT-2, Llama 3, Qwen and SmolLM: tokens are pieces of UTF-8, cut anywhere."""
+    return PlainTokenizer(byte_level_backend())
+
+
+def byte_level_backend() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -43,7 +50,7 @@ def byte_level_tokenizer() -> PlainTokenizer:
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])
-    return PlainTokenizer(tokenizer)
+    return tokenizer
 
 
 def sentencepiece_tokenizer() -> PlainTokenizer:

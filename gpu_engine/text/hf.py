@@ -1,0 +1,118 @@
+"""Tokenizers of real models, through transformers: Hugging Face folders and GGUF files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.text.chat import check_text, plain_messages
+from headrace.gpu_engine.text.contract import TextError
+
+
+class HfTokenizer:
+    """A transformers tokenizer behind our contract.
+
+    Encoding and decoding go to the Rust tokenizer directly: transformers' own call sets truncation on the
+    shared object each time, which fails when two threads encode at once.
+
+    Special tokens written out in a prompt (`<|im_end|>`) become those tokens, in raw prompts and in chat
+    messages alike, as in transformers and vLLM: the template is rendered first, then the whole text is
+    encoded. A service that keeps a system prompt from strangers must filter their text itself.
+    """
+
+    def __init__(self, tokenizer: Any, extra_eos_ids: frozenset[int] = frozenset()) -> None:
+        self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()  # what tokenizer.json asks for was meant for training
+        self._backend.no_padding()
+        own = tokenizer.eos_token_id
+        self._eos_ids = extra_eos_ids | (frozenset() if own is None else frozenset({int(own)}))
+        self._fingerprint = self._compute_fingerprint()
+
+    @property
+    def fingerprint(self) -> str:
+        """BLAKE2b over the whole tokenizer, its chat template and its end tokens."""
+        return self._fingerprint
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        return self._eos_ids
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids that mean something; a model's output layer may be padded beyond them."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a raw prompt, with bos where the model expects it. Raises TextError."""
+        return list(self._backend.encode(check_text(text), add_special_tokens=True).ids)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+        """Ids of a conversation up to where the assistant begins. Raises TextError."""
+        text = self._render(plain_messages(messages))
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text without special tokens and without transformers' tidying of spaces, which would change text
+        that was shown; U+FFFD for bytes that are no character. Ids without meaning show nothing."""
+        return str(self._backend.decode(list(token_ids), skip_special_tokens=True))
+
+    def _render(self, messages: list[dict[str, object]]) -> str:
+        if self._tokenizer.chat_template is None:
+            raise TextError("The model has no chat template; send a text prompt instead of messages.")
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            # A template is the model's own program: it fails on what it did not foresee as programs do.
+            raise TextError(f"The model's chat template refuses these messages: {error}") from error
+        return check_text(str(rendered))
+
+    def _compute_fingerprint(self) -> str:
+        digest = hashlib.blake2b(self._backend.to_str().encode(), digest_size=16)
+        digest.update(json.dumps([self._tokenizer.chat_template, sorted(self._eos_ids)]).encode())
+        return digest.hexdigest()
+
+
+def load_hf_tokenizer(path: Path) -> HfTokenizer:
+    """The tokenizer in a folder or a GGUF file. Raises ModelError."""
+    try:
+        tokenizer = _load_gguf(path) if path.is_file() else _load_folder(path)
+        extra_eos_ids = frozenset(_read_eos_ids(path)) if path.is_dir() else frozenset()
+    except Exception as error:
+        # transformers and tokenizers raise whatever a broken file leads them to, bare Exception included.
+        reason = next(iter(str(error).strip().splitlines()), repr(error))
+        raise ModelError(
+            f"The tokenizer of {path} cannot be read ({reason}); check that its files are complete."
+        ) from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ModelError(f"The tokenizer of {path} has no fast form; save it with a tokenizer.json first.")
+    return HfTokenizer(tokenizer, extra_eos_ids)
+
+
+def _load_folder(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+
+
+def _load_gguf(file: Path) -> Any:
+    # Not AutoTokenizer: it gives the same tokenizer, but parses the file's whole metadata first to find out.
+    return PreTrainedTokenizerFast.from_pretrained(
+        str(file.parent), gguf_file=file.name, local_files_only=True
+    )
+
+
+def _read_eos_ids(folder: Path) -> Iterator[int]:
+    """End tokens that generation_config.json or config.json name beside the tokenizer's own: chat models
+    often end a turn and a text with different ones."""
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
+        yield from ids if isinstance(ids, list) else [] if ids is None else [ids]

@@ -1,0 +1,154 @@
+"""Tokenizers of real models: the demo model's GGUF file, and folders written by transformers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.text.contract import TextError, Tokenizer
+from headrace.gpu_engine.text.load import load_tokenizer
+from headrace.gpu_engine.text.stream import TextStream
+from tests.unit.text.test_detokenize import SCRIPTS
+from tests.unit.text.tokenizers_for_tests import byte_level_backend
+
+pytestmark = pytest.mark.slow
+
+CHATML = (
+    "{% for m in messages %}{% if m['role'] == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+    "<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder: a small tokenizer with a template, two end tokens, and traps of training settings."""
+    path = tmp_path_factory.mktemp("model")
+    backend = byte_level_backend()
+    backend.enable_truncation(4)
+    backend.enable_padding(length=4)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+    tokenizer.chat_template = CHATML
+    tokenizer.save_pretrained(path)
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", "eos_token_id": 7}))
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [8, 9]}))
+    return path
+
+
+def test_the_demo_model_encodes_as_transformers_does(smollm: Tokenizer, smollm_file: Path) -> None:
+    reference = AutoTokenizer.from_pretrained(str(smollm_file.parent), gguf_file=smollm_file.name)
+    text = "Hello w\u00f6rld \U0001f600<|im_end|>\n  x"
+    assert smollm.encode(text) == reference(text).input_ids
+    chat = reference.apply_chat_template(HELLO, add_generation_prompt=True, return_dict=False)
+    assert smollm.encode_chat(HELLO) == chat
+    assert smollm.eos_ids == {reference.eos_token_id}
+    assert smollm.vocab_size == len(reference)
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(prompt=SCRIPTS, text=SCRIPTS, data=st.data())
+def test_the_demo_models_text_is_whole_however_it_is_cut(
+    smollm: Tokenizer, prompt: str, text: str, data: st.DataObject
+) -> None:
+    ids = smollm.encode(text)
+    cut = data.draw(st.integers(0, len(ids)))
+    stream = TextStream(smollm, smollm.encode(prompt))
+    assert "".join([stream.feed(ids[:cut]), stream.feed(ids[cut:]), stream.flush()]) == smollm.decode(ids)
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ids=st.lists(st.integers(0, 49_151), max_size=30))
+def test_any_ids_of_the_demo_model_give_the_text_of_decode(smollm: Tokenizer, ids: list[int]) -> None:
+    stream = TextStream(smollm, ids[:3])
+    assert "".join([*(stream.feed([token_id]) for token_id in ids), stream.flush()]) == smollm.decode(ids)
+
+
+def test_a_folder_gives_all_end_tokens_of_its_files(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    assert tokenizer.eos_ids == {7, 8, 9, *tokenizer.encode("<|end|>")}
+
+
+def test_truncation_and_padding_of_a_training_set_up_are_switched_off(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    text = "a rather long text of more than four tokens"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode("a")) == 1
+
+
+def test_the_fingerprint_is_the_same_on_every_load_and_changes_with_the_template(
+    folder: Path, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = CHATML + " "
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    one, same, other = (load_tokenizer(str(path)).fingerprint for path in (folder, folder, tmp_path))
+    assert one == same != other
+
+
+def test_text_parts_reach_a_template_that_knows_only_strings(smollm: Tokenizer) -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+    assert smollm.encode_chat(parts) == smollm.encode_chat(HELLO)
+
+
+def test_what_the_template_refuses_is_an_error_of_the_user(folder: Path) -> None:
+    with pytest.raises(TextError, match="template refuses these messages: no tools here"):
+        load_tokenizer(str(folder)).encode_chat([{"role": "tool", "content": "x"}])
+
+
+def test_messages_for_a_model_without_a_template_are_refused(tmp_path: Path) -> None:
+    PreTrainedTokenizerFast(tokenizer_object=byte_level_backend()).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(TextError, match="no chat template; send a text prompt"):
+        load_tokenizer(str(tmp_path)).encode_chat(HELLO)
+
+
+def test_lone_surrogates_are_refused_everywhere(smollm: Tokenizer) -> None:
+    with pytest.raises(TextError, match="lone surrogate"):
+        smollm.encode("a\ud83d")
+    with pytest.raises(TextError, match="lone surrogate"):
+        smollm.encode_chat([{"role": "user", "content": "a\ud83d"}])
+
+
+def test_many_threads_may_encode_at_once(smollm: Tokenizer) -> None:
+    texts = [f"text number {n} " * 50 for n in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(smollm.encode, texts)) == [smollm.encode(text) for text in texts]
+
+
+def test_a_missing_model_is_one_sentence_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no-such-folder"):
+        load_tokenizer(str(tmp_path / "no-such-folder"))
+
+
+@pytest.mark.parametrize("content", [b"GGUF", b"GGUF" + bytes(64)], ids=["cut short", "zeros"])
+def test_a_broken_gguf_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"broken\.gguf cannot be read \(.*\); check"):
+        load_tokenizer(str(file))
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"model": 3}'])
+def test_a_broken_tokenizer_file_is_one_sentence(folder: Path, tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_the_text_modules_themselves_import_neither_torch_nor_transformers() -> None:
+    program = (
+        "import sys, headrace.gpu_engine.text.load, headrace.gpu_engine.text.stream;"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
