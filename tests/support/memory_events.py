@@ -1,0 +1,84 @@
+"""A request's log inside an events partition that it shares with others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.broker.events import Event
+from headrace.broker.fold import Fold
+from headrace.broker.wire import decode_event, encode_event
+from tests.support.memory_topics import Record, Topic
+
+_CARRIER, _LINE, _DEAD_LETTER = "headrace-carrier", "headrace-line", "headrace-dead-letter"
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What stands beside a terminal record, so that whoever owns the partition can complete its settlement.
+
+    Events are appended outside transactions (an open transaction would stall their readers), so an owner can
+    die between the terminal record and the transaction that emits the result line. Its successor then finds
+    the line here. `carrier` is the offset of the request record whose completion emits it: that record comes
+    again exactly as long as the transaction has not happened, hence exactly one line, whatever the twins do.
+    """
+
+    carrier: int
+    line: bytes | None
+    dead_letter: str | None
+
+
+@dataclass(slots=True)
+class LogState:
+    """The fold of a request's log, and the closing beside its terminal record."""
+
+    fold: Fold = field(default_factory=Fold)
+    closing: Closing | None = None
+
+    def read(self, event: Event, closing: Closing | None) -> None:
+        if self.fold.read(event) and closing is not None:
+            self.closing = closing
+
+
+def event_record(key: str | None, event: Event, at_ms: int, closing: Closing | None = None) -> Record:
+    """`key` is that of the request; None for a fence of the whole partition."""
+    headers: dict[str, bytes] = {}
+    if closing is not None:
+        headers[_CARRIER] = str(closing.carrier).encode()
+        if closing.line is not None:
+            headers[_LINE] = closing.line
+        if closing.dead_letter is not None:
+            headers[_DEAD_LETTER] = closing.dead_letter.encode()
+    return Record(encode_event(event, key or ""), at_ms, key, headers)
+
+
+def read_events(topic: Topic, key: str, start: int, end: int) -> Iterator[tuple[int, Event, Closing | None]]:
+    """The events of one request among all: its own, and the fences of the partition."""
+    for offset, record in topic.read(start, end):
+        if record.key in (key, None):
+            assert record.value is not None
+            yield offset, decode_event(record.value), _closing(record)
+
+
+def restore(topic: Topic, key: str, end: int) -> LogState:
+    """Folds what stands below offset `end`."""
+    state = LogState()
+    for _, event, closing in read_events(topic, key, 0, end):
+        state.read(event, closing)
+    return state
+
+
+def highest_epoch(topic: Topic, end: int) -> int:
+    """The highest epoch of a partition-wide fence or of any event below `end`."""
+    return max((decode_event(r.value).epoch for _, r in topic.read(0, end) if r.value is not None), default=0)
+
+
+def _closing(record: Record) -> Closing | None:
+    if _CARRIER not in record.headers:
+        return None
+    dead_letter = record.headers.get(_DEAD_LETTER)
+    return Closing(
+        carrier=int(record.headers[_CARRIER]),
+        line=record.headers.get(_LINE),
+        dead_letter=None if dead_letter is None else dead_letter.decode(),
+    )
