@@ -1,0 +1,182 @@
+"""The engine's step: schedule, launch, apply; and what its outcomes look like to a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output
+from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.scheduling.limits import Limits
+from headrace.gpu_engine.scheduling.request import Request
+from headrace.gpu_engine.scheduling.scheduler import PreemptHook, Scheduler, StepOutcome
+from headrace.gpu_engine.scheduling.step import Runner
+from headrace.gpu_engine.text.contract import Tokenizer
+from headrace.gpu_engine.text.stream import TextStream
+
+
+class TextStage(Protocol):
+    """The text of one answer: `feed` gives what may be shown, `flush` what was held back until the end."""
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def feed(self, token_ids: Sequence[int]) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+OpenText: TypeAlias = Callable[[Tokenizer, Sequence[int], Sequence[str]], TextStage]
+
+
+class StepEngine:
+    """A continuous-batching engine over a `Runner`; implements `Engine`.
+
+    `context`: positions the model has; `vocab_size`: ids it knows. `fingerprint` names model and
+    tokenizer and salts the prefix cache. `preempt_hook` forces preemptions in tests.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        *,
+        model: str,
+        fingerprint: str,
+        context: int,
+        vocab_size: int,
+        preempt_hook: PreemptHook | None = None,
+        open_text: OpenText = TextStream,
+    ) -> None:
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._open_text = open_text
+        self._limits = Limits.of(
+            config,
+            num_blocks=runner.num_blocks,
+            block_size=runner.block_size,
+            context=context,
+            vocab_size=vocab_size,
+        )
+        self._memory = KVMemory(
+            runner.num_blocks,
+            runner.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+            salt=fingerprint.encode(),
+        )
+        self._scheduler = Scheduler(
+            self._memory,
+            max_batch_size=config.max_batch_size,
+            max_batch_tokens=config.max_batch_tokens,
+            eos_ids=tokenizer.eos_ids,
+            watermark=config.watermark,
+            preempt_hook=preempt_hook,
+        )
+        self._texts: dict[str, TextStage] = {}
+        self._ended: dict[str, Output] = {}
+        self._info = EngineInfo(
+            model=model,
+            fingerprint=fingerprint,
+            max_batch_size=config.max_batch_size,
+            max_input_length=self._limits.max_input_length,
+            max_total_tokens=self._limits.max_total_tokens,
+            kv_tokens=self._limits.kv_tokens,
+        )
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._texts or self._ended)
+
+    @property
+    def num_running(self) -> int:
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        return self._scheduler.num_waiting
+
+    @property
+    def preemptions(self) -> int:
+        """Preemptions so far, of all requests."""
+        return self._scheduler.preemptions
+
+    def add(self, request: EngineRequest) -> EngineError | None:
+        if request.id in self._texts or request.id in self._ended:
+            message = f"Request {request.id} is in the engine already; wait for its last output."
+            return EngineError(code="invalid_request", message=message, param="id")
+        error = self._limits.check(request)
+        if error is not None:
+            return error
+        ending = self._scheduler.add(self._accept(request))
+        text = self._texts[request.id] = self._open_text(
+            self._tokenizer, request.prompt_ids, request.params.stop
+        )
+        text.feed(_shown(request.output_ids, ending))
+        if text.stopped and ending is None:
+            ending = self._scheduler.finish(request.id, "stop")
+        if ending is not None:
+            self._ended[request.id] = self._say(ending)
+        return None
+
+    def abort(self, request_id: str) -> None:
+        ending = self._scheduler.finish(request_id, "abort")
+        if ending is not None:
+            self._ended[request_id] = self._say(ending)
+
+    def step(self) -> list[Output]:
+        outputs, self._ended = list(self._ended.values()), {}
+        if len(self._scheduler):
+            plan = self._scheduler.schedule()
+            result = self._runner.launch(plan)
+            outputs += [self._say(outcome) for outcome in self._scheduler.apply(plan, result)]
+            self._scheduler.check_idle()
+        return outputs
+
+    def _accept(self, request: EngineRequest) -> Request:
+        prompt = len(request.prompt_ids)
+        return Request(
+            id=request.id,
+            token_ids=[*request.prompt_ids, *request.output_ids],
+            num_prompt_tokens=prompt,
+            max_output_tokens=self._limits.max_output_tokens(prompt, request.params.max_tokens),
+            params=request.params,
+            chain=self._memory.chain(),
+            priority=request.priority,
+        )
+
+    def _say(self, outcome: StepOutcome) -> Output:
+        """What a reader sees of an outcome. A stop string that it completes ends the request here."""
+        text = self._texts[outcome.request_id]
+        token_ids = [] if outcome.token is None else [outcome.token]
+        piece = text.feed(_shown(token_ids, outcome))
+        if text.stopped and not outcome.is_last:
+            self._scheduler.finish(outcome.request_id, "stop")
+        if text.stopped or outcome.is_last:
+            piece += "" if outcome.failure else text.flush()
+            del self._texts[outcome.request_id]
+        return Output(
+            id=outcome.request_id,
+            token_ids=token_ids,
+            text=piece,
+            finish_reason="stop" if text.stopped else outcome.finish_reason,
+            error=EngineError(code="internal_error", message=outcome.failure) if outcome.failure else None,
+            cached_tokens=outcome.cached_tokens,
+        )
+
+    def check_invariants(self) -> None:
+        """For tests and for an idle engine; O(blocks). Raises AssertionError."""
+        self._scheduler.check_invariants()
+        assert len(self._texts) == len(self._scheduler), "a text outlives its request, or the reverse"
+
+
+def _shown(token_ids: Sequence[int], outcome: StepOutcome | None) -> Sequence[int]:
+    """The tokens that may become text: all but the end token that ended the answer. (The scheduler's
+    `stop` is always that; stop strings are found here.)"""
+    ended_by_token = outcome is not None and outcome.finish_reason == "stop"
+    return token_ids[:-1] if ended_by_token else token_ids

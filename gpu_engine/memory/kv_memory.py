@@ -1,0 +1,106 @@
+"""KV memory as a scheduler sees it: blocks for tokens, some of them known already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headrace.gpu_engine.memory.block_pool import BlockPool
+from headrace.gpu_engine.memory.prefix_cache import Digest, HashChain, PrefixCache, strong_digest
+
+
+class KVMemory:
+    """A block pool and its prefix cache, kept in step: a block that is handed out anew is known no more.
+
+    `salt` is part of every key, besides a request's own: model and weights.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_caching: bool = True,
+        salt: bytes = b"",
+        digest: Digest = strong_digest,
+    ) -> None:
+        self.block_size = block_size
+        self._caching = enable_prefix_caching
+        self._salt = salt
+        self._digest = digest
+        self._pool = BlockPool(num_blocks)
+        self._cache = PrefixCache()
+
+    @property
+    def capacity(self) -> int:
+        return self._pool.capacity
+
+    @property
+    def num_free(self) -> int:
+        return self._pool.num_free
+
+    @property
+    def num_used(self) -> int:
+        return self._pool.capacity - self._pool.num_free
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def chain(self, salt: bytes = b"") -> HashChain:
+        """A fresh hash chain for one request; chains of different salts never meet."""
+        framed = len(self._salt).to_bytes(8, "little") + self._salt + salt
+        return HashChain(self.block_size, framed, self._digest)
+
+    def lookup(self, chain: HashChain, token_ids: Sequence[int]) -> list[int]:
+        """Blocks of the longest known prefix of `token_ids`. At least one token is always left to
+        compute, since its logits are what the request is after."""
+        if not self._caching:
+            return []
+        return self._cache.lookup(chain.keys(token_ids, (len(token_ids) - 1) // self.block_size))
+
+    def free_blocks_needed(self, prefix: Sequence[int], num_tokens: int) -> int:
+        """Free blocks that `acquire` would use: new ones, and those of the prefix that nobody holds now."""
+        idle = sum(1 for block in prefix if self._pool.references(block) == 0)
+        return self.blocks_for(num_tokens) - len(prefix) + idle
+
+    def acquire(self, prefix: Sequence[int], num_tokens: int) -> list[int]:
+        """A block table for `num_tokens` tokens that begins with the known blocks `prefix`."""
+        self._pool.share(prefix)  # first, lest the allocation takes them
+        return [*prefix, *self.allocate(self.blocks_for(num_tokens) - len(prefix))]
+
+    def allocate(self, count: int) -> list[int]:
+        blocks = self._pool.allocate(count)
+        for block in blocks:
+            self._cache.evict(block)
+        return blocks
+
+    def release(self, block_ids: Sequence[int]) -> None:
+        """Returns a block table; what the cache knows of it stays known until the blocks are needed."""
+        self._pool.free(block_ids, self._cache.__contains__)
+
+    def releasable(self, block_ids: Iterable[int]) -> int:
+        """Blocks that `release` would make free: those with no other holder."""
+        return sum(1 for block in block_ids if self._pool.references(block) == 1)
+
+    def remember(
+        self, chain: HashChain, token_ids: Sequence[int], block_ids: Sequence[int], first: int, end: int
+    ) -> None:
+        """Makes blocks number `first` to `end` - 1 of a block table known to others. The caller vouches
+        that the KV of their tokens has been computed and is finite."""
+        if self._caching and first < end:
+            for key, block in zip(chain.keys(token_ids, end)[first:], block_ids[first:end], strict=True):
+                self._cache.insert(key, block)
+
+    def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
+        """The pool is consistent, and its reference counts are exactly those of `tables`, all block
+        tables there are."""
+        self._pool.check_invariants()
+        self._cache.check_invariants()
+        holders = [0] * self._pool.num_blocks
+        for table in tables:
+            assert len(set(table)) == len(table), "a block table holds a block twice"
+            for block in table:
+                holders[block] += 1
+        for block, count in enumerate(holders):
+            assert count == self._pool.references(block), (
+                f"block {block}: {count} tables hold it, {self._pool.references(block)} references counted"
+            )

@@ -1,0 +1,86 @@
+"""Who of the waiting may join now, such that preemption stays rare.
+
+A request joins if its whole known text fits, a watermark of blocks stays free, and the expected peak of
+all requests that run then fits too. The peak follows LightLLM: requests that finish early give their
+blocks back, so with the expected remaining outputs sorted from longest to shortest, memory peaks at the
+moment one of them finishes, and the i-th moment needs what the first i hold plus i times its remainder.
+
+The remainder is bounded by max_tokens. That bound alone would serialise a batch whose max_tokens are
+generous, so a running mean of the true output lengths stands in for it, and the bound is used where it
+is the smaller, or where a request has been preempted so often that it is now to be spared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.scheduling.preemption import is_spared
+from headrace.gpu_engine.scheduling.request import Request
+
+
+class OutputEstimate:
+    """How long outputs turn out to be: a moving mean over about the last 32 that ended by themselves.
+
+    Each preemption shows that the estimate was too low and raises it.
+    """
+
+    def __init__(self, first_guess: float = 128.0) -> None:
+        self.mean = first_guess
+
+    def observe(self, num_output_tokens: int) -> None:
+        self.mean += (num_output_tokens - self.mean) / 32
+
+    def raise_after_preemption(self) -> None:
+        self.mean *= 1.25
+
+    def remaining(self, request: Request) -> int:
+        """Tokens that `request` may still grow by. One past the mean is expected to go on for another
+        quarter of it."""
+        if is_spared(request):
+            return request.max_tokens_left
+        expected = max(self.mean - request.num_output_tokens, self.mean / 4)
+        return min(request.max_tokens_left, int(expected) + 1)
+
+
+class Admission:
+    """The test whether a waiting request may join those that run. `watermark`: share of blocks that stay
+    free, unless nothing runs: a request alone always joins."""
+
+    def __init__(self, memory: KVMemory, watermark: float) -> None:
+        self._memory = memory
+        self._reserve = int(watermark * memory.capacity)
+        self.estimate = OutputEstimate()
+
+    def missing_blocks(self, request: Request, prefix: Sequence[int]) -> int:
+        """Free blocks wanting until the known text of `request` fits beside the watermark; 0 if it does."""
+        needed = self._memory.free_blocks_needed(prefix, request.num_tokens) + self._reserve
+        return max(0, needed - self._memory.num_free)
+
+    def may_join(self, request: Request, prefix: Sequence[int], running: Sequence[Request]) -> bool:
+        """`prefix`: the blocks that the cache has for `request`."""
+        if not running:
+            return True
+        return not self.missing_blocks(request, prefix) and self.peak_fits(request, prefix, running)
+
+    def peak_fits(self, request: Request, prefix: Sequence[int], running: Sequence[Request]) -> bool:
+        """Whether memory lasts until the outputs of `request` and its peers are expected to end. Running
+        requests of lower lanes are no peers: they are preempted first if it comes to that."""
+        peers = [other for other in running if other.priority <= request.priority]
+        shared = self._memory.num_used - sum(other.own_blocks for other in running)
+        growth = [(self._growth(other), other.own_blocks) for other in peers]
+        growth.append((self._growth(request), self._memory.free_blocks_needed(prefix, request.num_tokens)))
+        return max(0, shared) + peak_blocks(growth) <= self._memory.capacity
+
+    def _growth(self, request: Request) -> int:
+        return self._memory.blocks_for(self.estimate.remaining(request))
+
+
+def peak_blocks(requests: Iterable[tuple[int, int]]) -> int:
+    """The most blocks held at once by requests, each given as (blocks to come, blocks held), if all grow
+    at the same rate and give everything back when they have grown. O(n log n)."""
+    held = peak = 0
+    for alive, (growth, blocks) in enumerate(sorted(requests, reverse=True), start=1):
+        held += blocks
+        peak = max(peak, held + alive * growth)
+    return peak

@@ -1,0 +1,143 @@
+"""A request as the scheduler sees it: known tokens, and a count of computed ones that chases them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from headrace.gpu_engine.api import SamplingParams
+from headrace.gpu_engine.memory.prefix_cache import HashChain
+
+FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
+
+MAX_OVERTAKES = 16
+"""How often others may go first before a request is due, and goes before all that are not."""
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    Status.WAITING: frozenset({Status.RUNNING, Status.FINISHED}),
+    Status.RUNNING: frozenset({Status.PREEMPTED, Status.FINISHED}),
+    Status.PREEMPTED: frozenset({Status.RUNNING, Status.FINISHED}),
+    Status.FINISHED: frozenset(),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """The state of one request; it changes only through the methods below, which the scheduler calls.
+
+    `token_ids` are all known tokens, the prompt and then the output. The KV of the first
+    `num_computed_tokens` of them is in `block_ids`; the rest is a gap to close, be it a prompt, the one
+    token sampled last, or all that was lost in a preemption. `max_output_tokens` is the user's limit
+    capped by what fits, so that the request alone can always run to its end. `own_blocks` did not come
+    from the prefix cache, `kept_blocks` are known to it. `planned_step` is the step in flight that
+    computes for it; a result of any other step is stale. `overtaken` counts how often others went first.
+    """
+
+    id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    max_output_tokens: int
+    params: SamplingParams
+    chain: HashChain
+    priority: int = 1
+    arrival: int = 0
+    status: Status = Status.WAITING
+    num_computed_tokens: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    own_blocks: int = 0
+    kept_blocks: int = 0
+    planned_step: int | None = None
+    sampled_since_start: bool = False
+    preemptions: int = 0
+    overtaken: int = 0
+    cached_tokens: int | None = None
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def gap(self) -> int:
+        """Known tokens that are yet to be computed."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def max_tokens_left(self) -> int:
+        return self.max_output_tokens - self.num_output_tokens
+
+    @property
+    def is_due(self) -> bool:
+        return self.overtaken >= MAX_OVERTAKES
+
+    @property
+    def turn(self) -> tuple[bool, int, int]:
+        """Sorts requests by whose turn it is: those due by arrival, then by lane and arrival."""
+        return (False, 0, self.arrival) if self.is_due else (True, self.priority, self.arrival)
+
+    def ending(self, eos_ids: frozenset[int]) -> FinishReason | None:
+        """How its output has ended by itself, if it has. An end token at the last allowed place is a stop."""
+        if self.num_output_tokens and not self.params.ignore_eos and self.token_ids[-1] in eos_ids:
+            return "stop"
+        return "length" if self.max_tokens_left <= 0 else None
+
+    def start(self, block_ids: list[int], num_known_blocks: int, block_size: int) -> None:
+        """Joins the running ones with blocks for all known tokens, the first of them computed already."""
+        self._move_to(Status.RUNNING)
+        self.block_ids = block_ids
+        self.num_computed_tokens = num_known_blocks * block_size
+        self.own_blocks = len(block_ids) - num_known_blocks
+        self.kept_blocks = num_known_blocks
+        self.overtaken = 0
+        self.sampled_since_start = False
+        if self.cached_tokens is None:
+            self.cached_tokens = min(self.num_computed_tokens, self.num_prompt_tokens)
+
+    def extend(self, block_ids: list[int]) -> None:
+        self.block_ids.extend(block_ids)
+        self.own_blocks += len(block_ids)
+
+    def advance(self, num_tokens: int) -> None:
+        """The KV of the next `num_tokens` tokens has been computed."""
+        self.num_computed_tokens += num_tokens
+        self.planned_step = None
+
+    def append(self, token: int) -> None:
+        self.token_ids.append(token)
+        self.sampled_since_start = True
+
+    def preempt(self) -> list[int]:
+        """Gives all blocks back, to compute everything anew later; returns them."""
+        self._move_to(Status.PREEMPTED)
+        self.preemptions += 1
+        return self._drop_blocks()
+
+    def finish(self, reason: FinishReason) -> list[int]:
+        """Ends the request; returns its blocks."""
+        self._move_to(Status.FINISHED)
+        self.finish_reason = reason
+        return self._drop_blocks()
+
+    def _drop_blocks(self) -> list[int]:
+        blocks, self.block_ids = self.block_ids, []
+        self.num_computed_tokens = self.own_blocks = self.kept_blocks = 0
+        self.planned_step = None
+        return blocks
+
+    def _move_to(self, status: Status) -> None:
+        assert status in TRANSITIONS[self.status], f"{self.id}: {self.status.value} → {status.value}"
+        self.status = status
