@@ -1,0 +1,79 @@
+"""From a configuration to an engine that runs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.gpu_engine.api import Engine
+from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.sim import SimEngine
+from headrace.gpu_engine.text.contract import Tokenizer
+from headrace.gpu_engine.text.load import load_tokenizer
+from headrace.gpu_engine.text.sim import SimTokenizer
+
+
+class EngineUnusable(Exception):
+    """The engine cannot start; the text is a sentence for the user that says what to do."""
+
+
+class CountingEngine(Engine, Protocol):
+    """An engine that also says how many of its requests run and wait, for metrics and watchdog."""
+
+    @property
+    def num_running(self) -> int: ...
+
+    @property
+    def num_waiting(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine and the tokenizer that its prompts are made with."""
+
+    engine: CountingEngine
+    tokenizer: Tokenizer
+
+
+def build_engine(config: EngineConfig) -> CountingEngine:
+    """The engine that `config` describes, ready to step. Raises EngineUnusable."""
+    return load_engine(config).engine
+
+
+def load_engine(config: EngineConfig) -> LoadedEngine:
+    """As `build_engine`, for those who turn text into tokens themselves."""
+    if config.engine == "sim":
+        return LoadedEngine(SimEngine(config), SimTokenizer())
+    try:
+        return _load_torch_engine(config)
+    except ModelError as error:
+        raise EngineUnusable(str(error)) from error
+    except MemoryError as error:
+        raise EngineUnusable(
+            f"There is too little memory for the model {config.model}; free some, or use a smaller model."
+        ) from error
+
+
+def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
+    # Imported here, so that the simulated engine starts without torch, in milliseconds.
+    from headrace.gpu_engine.engine import StepEngine
+    from headrace.gpu_engine.runner import load_runner
+
+    tokenizer = load_tokenizer(config.model, config.engine, config.load_format)
+    runner = load_runner(config)
+    engine = StepEngine(
+        config,
+        runner,
+        tokenizer,
+        model=runner.model_name,
+        fingerprint=_join_fingerprints(runner.fingerprint, tokenizer.fingerprint),
+        max_context=runner.max_context,
+        vocab_size=runner.vocab_size,
+    )
+    return LoadedEngine(engine, tokenizer)
+
+
+def _join_fingerprints(*fingerprints: str) -> str:
+    return hashlib.blake2b("/".join(fingerprints).encode(), digest_size=16).hexdigest()

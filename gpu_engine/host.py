@@ -1,0 +1,143 @@
+"""The engine's process: what the child of a consumer runs.
+
+    ┌► hear all that has arrived ─► step ─► tell ─┐        idle: wait for a message up to a second, then tell
+    └─────────────────────────────────────────────┘        that all is well
+
+One thread does it all. A consumer that does not listen stops the engine in `tell`: nothing piles up here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import Any, Final, TypeAlias
+
+from headrace.gpu_engine.api import (
+    Abort,
+    Add,
+    FromEngine,
+    Output,
+    Ready,
+    Shutdown,
+    Stepped,
+    ToEngine,
+    Unusable,
+)
+from headrace.gpu_engine.build import CountingEngine, EngineUnusable, build_engine
+from headrace.gpu_engine.codec import decode_command, encode_message
+from headrace.gpu_engine.config import EngineConfig
+
+IDLE_S: Final = 1.0
+PROCESS_NAME: Final = b"headrace-engine"  # at most 15 bytes
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+
+# typeshed gives Connection its two payload types, which matter to send() and recv() alone.
+Pipe: TypeAlias = "Connection[Any, Any]"
+
+
+def run_engine(config_json: bytes, connection: Pipe) -> None:
+    """Main of an engine process, to be spawned by `multiprocessing`. `config_json`: an EngineConfig.
+
+    Sends Ready or Unusable, then serves `connection` until Shutdown or until the other end is gone. An
+    exception in a step ends the process with a traceback on stderr and a non-zero exit code. Ctrl-C reaches
+    the whole process group and is ignored: the consumer decides when to end.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
+    config = EngineConfig.model_validate_json(config_json)
+    try:
+        engine = build_engine(config)
+    except EngineUnusable as error:
+        _tell(connection, Unusable(message=str(error)))
+        return
+    gc.freeze()  # the model lives as long as the process: no collection need look at it
+    if _tell(connection, Ready(info=engine.info)):
+        serve(engine, connection)
+
+
+def serve(engine: CountingEngine, connection: Pipe, idle_s: float = IDLE_S) -> None:
+    """Drives `engine` for the process at the other end, until Shutdown or until that end is closed."""
+    host = _Host(engine, connection, idle_s)
+    while host.hear() and host.step_and_tell():
+        pass
+
+
+class _Host:
+    """One engine and the connection that it is served to. Each method returns whether to go on."""
+
+    def __init__(self, engine: CountingEngine, connection: Pipe, idle_s: float) -> None:
+        self._engine = engine
+        self._connection = connection
+        self._idle_s = idle_s
+        self._refused: list[Output] = []
+        self._steps = 0
+
+    def hear(self) -> bool:
+        """Takes in all messages that have arrived; waits for one while there is nothing to do."""
+        patience = 0.0 if self._engine.has_work else self._idle_s
+        while True:
+            try:
+                if not self._connection.poll(patience):
+                    return True
+                data = self._connection.recv_bytes()
+            except (EOFError, OSError):  # the other end is gone, perhaps in the middle of a message
+                return False
+            if not self._obey(decode_command(data)):
+                return False
+            patience = 0.0
+
+    def step_and_tell(self) -> bool:
+        outputs, self._refused = self._refused, []
+        if self._engine.has_work:
+            outputs += self._engine.step()
+            self._steps += 1
+        return _tell(
+            self._connection,
+            Stepped(
+                step=self._steps,
+                outputs=outputs,
+                running=self._engine.num_running,
+                waiting=self._engine.num_waiting,
+            ),
+        )
+
+    def _obey(self, command: ToEngine) -> bool:
+        match command:
+            case Add(request=request):
+                error = self._engine.add(request)
+                if error is not None:
+                    self._refused.append(Output(id=request.id, error=error))
+            case Abort(id=request_id):
+                self._engine.abort(request_id)
+            case Shutdown():
+                return False
+        return True
+
+
+def _tell(connection: Pipe, message: FromEngine) -> bool:
+    """Sends; returns whether there is still somebody to listen."""
+    try:
+        connection.send_bytes(encode_message(message))
+    except ConnectionError:
+        return False
+    return True
+
+
+def _die_with_parent() -> None:
+    """On Linux the kernel kills this process with the thread that spawned it; elsewhere the closed connection
+    ends it after the step that runs. Does nothing outside a child process."""
+    parent = multiprocessing.parent_process()
+    if parent is None or sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_NAME, PROCESS_NAME, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent.pid:
+        sys.exit("the consumer ended before its engine had started")

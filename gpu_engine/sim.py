@@ -1,0 +1,244 @@
+"""The simulated engine: the public face of an engine with set times instead of a model.
+
+Its answers are words made by hashing the prompt, so that they are the same on every run and a lost, doubled
+or mixed-up token shows:
+
+    prompt, seed ──BLAKE2b──► key;  key, word number ──BLAKE2b──► "bovek ", "tamil ", …   one token a letter
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import count
+from typing import Final
+
+from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output, SamplingParams
+from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.scheduling.limits import Limits
+from headrace.gpu_engine.text.sim import SimTokenizer
+from headrace.gpu_engine.text.stream import TextStream
+
+MAX_INPUT_LENGTH: Final = 8192
+MAX_TOTAL_TOKENS: Final = 16384
+
+_CONSONANTS: Final = b"bdfghjklmnprstvz"
+_VOWELS: Final = b"aeiou"
+_WORD_LENGTH: Final = 6
+# While nobody has a token to give, a step waits for the first that will, but no longer than this, so that
+# additions and aborts are heard.
+_LONGEST_WAIT_S: Final = 0.01
+_HANG_S: Final = 3600.0
+
+
+def expected_answer(prompt_ids: Sequence[int], params: SamplingParams, n: int) -> list[int]:
+    """The first `n` tokens of the answer to a prompt: ids of SimTokenizer, each an ASCII letter or space.
+
+    They depend on `prompt_ids` and, where `temperature` is above 0, on `seed`; on nothing else.
+    """
+    answer = _Answer(prompt_ids, params)
+    return [answer.token(position) for position in range(n)]
+
+
+class _Answer:
+    """The endless answer to one prompt, position by position from 0."""
+
+    __slots__ = ("_key", "_number", "_word")
+
+    def __init__(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+        seed = params.seed if params.temperature > 0 else 0
+        self._key = blake2b(array("q", prompt_ids).tobytes(), salt=(seed % (1 << 64)).to_bytes(8)).digest()
+        self._number = -1
+        self._word = b""
+
+    def token(self, position: int) -> int:
+        number, place = divmod(position, _WORD_LENGTH)
+        if number != self._number:
+            self._number, self._word = number, self._make_word(number)
+        return self._word[place]
+
+    def _make_word(self, number: int) -> bytes:
+        noise = blake2b(number.to_bytes(8), key=self._key, digest_size=_WORD_LENGTH - 1).digest()
+        alphabets = (_CONSONANTS, _VOWELS, _CONSONANTS, _VOWELS, _CONSONANTS)
+        letters = [letters[byte % len(letters)] for letters, byte in zip(alphabets, noise, strict=True)]
+        return bytes([*letters, ord(" ")])
+
+
+@dataclass(slots=True)
+class _Request:
+    """One unfinished request. `length`: tokens after which it ends, for `reason`."""
+
+    request: EngineRequest
+    answer: _Answer
+    text: TextStream
+    length: int
+    reason: str
+    fails: bool
+    num_tokens: int = 0
+    ready_at: float = field(default=0.0)
+
+
+def _crash() -> None:
+    os._exit(1)
+
+
+class SimEngine:
+    """Implements `Engine` with `SimConfig` (`config.sim`).
+
+    A request's first token comes `first_token_ms` after it began to run, which at most `max_batch_size` do,
+    lowest `priority` first and in order of arrival. A step takes `step_ms` and gives each running request one
+    token. A request without `max_tokens` ends after `sim.tokens` tokens with `stop`, with `ignore_eos` at
+    `max_total_tokens`. Limits default to 8192 tokens of input and 16384 in all; there is no KV memory.
+
+    `clock` (seconds) and `sleep` are the only sources of time, `crash` ends the process: tests replace them.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        crash: Callable[[], None] = _crash,
+    ) -> None:
+        self._sim = config.sim
+        self._clock, self._sleep, self._crash = clock, sleep, crash
+        self._tokenizer = SimTokenizer()
+        self._limits = _limits(config, self._tokenizer.vocab_size)
+        self._info = EngineInfo(
+            model=config.model or "sim",
+            fingerprint=f"sim-words-1/{self._tokenizer.fingerprint}",
+            max_batch_size=config.max_batch_size,
+            max_input_length=self._limits.max_input_length,
+            max_total_tokens=self._limits.max_total_tokens,
+            kv_tokens=self._limits.kv_tokens,
+        )
+        self._running: dict[str, _Request] = {}
+        self._waiting: dict[str, _Request] = {}
+        self._line: list[tuple[int, int, _Request]] = []  # heap by priority, arrival; some were aborted since
+        self._arrivals = count(1)
+        self._ended: dict[str, Output] = {}
+        self._steps = 0
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or self._waiting or self._ended)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def add(self, request: EngineRequest) -> EngineError | None:
+        if any(request.id in place for place in (self._running, self._waiting, self._ended)):
+            message = f"Request {request.id} is in the engine already; wait for its last output."
+            return EngineError(code="invalid_request", message=message, param="id")
+        error = self._limits.check(request)
+        if error is not None:
+            return error
+        arrival = next(self._arrivals)
+        state = self._accept(request, arrival)
+        if state.text.stopped or state.num_tokens >= state.length:
+            self._ended[request.id] = self._finish(state, state.reason)
+        else:
+            self._waiting[request.id] = state
+            heapq.heappush(self._line, (request.priority, arrival, state))
+        return None
+
+    def abort(self, request_id: str) -> None:
+        state = self._running.pop(request_id, None) or self._waiting.pop(request_id, None)
+        if state is not None:
+            self._ended[request_id] = self._finish(state, "abort")
+
+    def step(self) -> list[Output]:
+        began = self._clock()
+        self._fail_on_purpose()
+        self._admit(began)
+        self._wait_from(began)
+        outputs, self._ended = list(self._ended.values()), {}
+        now = self._clock()
+        ready = [state for state in self._running.values() if state.ready_at <= now]
+        return outputs + [self._advance(state) for state in ready]
+
+    def _accept(self, request: EngineRequest, arrival: int) -> _Request:
+        params, prompt = request.params, request.prompt_ids
+        room = self._limits.max_output_tokens(len(prompt), params.max_tokens)
+        ends_itself = params.max_tokens is None and not params.ignore_eos and self._sim.tokens <= room
+        text = TextStream(self._tokenizer, prompt, params.stop)
+        text.feed(request.output_ids)
+        return _Request(
+            request=request,
+            answer=_Answer(prompt, params),
+            text=text,
+            length=self._sim.tokens if ends_itself else room,
+            reason="stop" if ends_itself else "length",
+            fails=self._sim.fail_every > 0 and arrival % self._sim.fail_every == 0,
+            num_tokens=len(request.output_ids),
+        )
+
+    def _admit(self, now: float) -> None:
+        while self._line and len(self._running) < self._info.max_batch_size:
+            _, _, state = heapq.heappop(self._line)
+            request_id = state.request.id
+            if self._waiting.get(request_id) is state:
+                state.ready_at = now + self._sim.first_token_ms / 1000
+                self._running[request_id] = self._waiting.pop(request_id)
+
+    def _wait_from(self, began: float) -> None:
+        end = began + self._sim.step_ms / 1000
+        if self._running and not self._ended:
+            first = min(state.ready_at for state in self._running.values())
+            end = max(end, min(first, began + _LONGEST_WAIT_S))
+        left = end - self._clock()
+        if left > 0:
+            self._sleep(left)
+
+    def _advance(self, state: _Request) -> Output:
+        request_id = state.request.id
+        if state.fails:
+            del self._running[request_id]
+            message = "The simulated engine fails each request that sim.fail_every tells it to."
+            return Output(id=request_id, error=EngineError(code="internal_error", message=message))
+        token = state.answer.token(state.num_tokens)
+        state.num_tokens += 1
+        text = state.text.feed([token])
+        if not state.text.stopped and state.num_tokens < state.length:
+            return Output(id=request_id, token_ids=[token], text=text)
+        del self._running[request_id]
+        return self._finish(state, state.reason, [token], text)
+
+    def _finish(self, state: _Request, reason: str, token_ids: Sequence[int] = (), text: str = "") -> Output:
+        """The last output. `reason` is why the answer ends where no stop string ended it."""
+        reason = "stop" if state.text.stopped else reason
+        text += state.text.flush()
+        return Output(id=state.request.id, token_ids=list(token_ids), text=text, finish_reason=reason)
+
+    def _fail_on_purpose(self) -> None:
+        self._steps += 1
+        if self._steps == self._sim.crash_after_steps:
+            self._crash()
+        while self._steps == self._sim.hang_after_steps:
+            self._sleep(_HANG_S)
+
+
+def _limits(config: EngineConfig, vocab_size: int) -> Limits:
+    total = config.max_total_tokens or MAX_TOTAL_TOKENS
+    return Limits(
+        max_input_length=min(config.max_input_length or MAX_INPUT_LENGTH, total - 1),
+        max_total_tokens=total,
+        kv_tokens=config.max_batch_size * total,
+        block_size=config.block_size,
+        vocab_size=vocab_size,
+    )
