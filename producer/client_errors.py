@@ -1,0 +1,118 @@
+"""What can go wrong between a client and the service, as typed errors whose text is a sentence."""
+
+from __future__ import annotations
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from headrace.broker.events import Usage
+
+DETAILS_TRAILER = "grpc-status-details-bin"
+_RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+# What gRPC itself says of a message that will never pass, under the code of a full queue.
+_TOO_LARGE = "larger than max"
+# What it says, under codes that mean other things, of a connection that broke.
+_BROKEN = ("Stream removed", "RST_STREAM")
+
+
+class ClientError(Exception):
+    """Base of all errors of the client. `code` is the gRPC status, None where there was no call."""
+
+    def __init__(self, message: str, code: grpc.StatusCode | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class InvalidRequest(ClientError):
+    """The request can never be accepted as it is."""
+
+
+class RequestIdTaken(ClientError):
+    """The id belongs to a request with other content."""
+
+
+class UnknownRequest(ClientError):
+    """The service knows no request with this id."""
+
+
+class CursorGone(ClientError):
+    """The cursor names no place in the log any more; watch from the beginning."""
+
+
+class NotAllowed(ClientError):
+    """The service wants other credentials."""
+
+
+class Overloaded(ClientError):
+    """The service had no room for as long as we were willing to wait."""
+
+
+class Unreachable(ClientError):
+    """No gateway answered for as long as we were willing to wait."""
+
+
+class DeadlineExceeded(ClientError):
+    """The time that the caller gave is over."""
+
+
+class RequestFailed(ClientError):
+    """The request ended without an answer. `reason` is the machine-readable code of the failure, `status`
+    its HTTP class (0: none), `partial` the text that was generated before it, `usage` what that cost."""
+
+    def __init__(self, reason: str, message: str, status: int, partial: str, usage: Usage) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.status = status
+        self.partial = partial
+        self.usage = usage
+
+
+_CLASSES: dict[grpc.StatusCode, type[ClientError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    grpc.StatusCode.ALREADY_EXISTS: RequestIdTaken,
+    grpc.StatusCode.NOT_FOUND: UnknownRequest,
+    grpc.StatusCode.OUT_OF_RANGE: CursorGone,
+    grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+    grpc.StatusCode.UNAVAILABLE: Unreachable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+}
+
+
+def from_rpc(error: grpc.aio.AioRpcError) -> ClientError:
+    """The typed error of a call that failed."""
+    code, details = error.code(), error.details() or ""
+    if _TOO_LARGE in details:
+        return InvalidRequest(f"the request is too large for the gateway: {details}", code)
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return Unreachable(f"no gateway answers ({details}); is it running, and is the address right?", code)
+    return _CLASSES.get(code, ClientError)(details or f"the call failed with {code.name}", code)
+
+
+def is_retryable(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the same call may succeed later."""
+    details = error.details() or ""
+    if error.code() in _RETRYABLE:
+        return _TOO_LARGE not in details
+    return any(sign in details for sign in _BROKEN)
+
+
+def retry_delay(error: grpc.aio.AioRpcError) -> float:
+    """Seconds that the server asks us to wait (`RetryInfo` of the rich error model), else 0."""
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_TRAILER and isinstance(value, bytes):
+            return _delay_in(value)
+    return 0.0
+
+
+def _delay_in(trailer: bytes) -> float:
+    info = error_details_pb2.RetryInfo()
+    try:
+        details = status_pb2.Status.FromString(trailer).details
+        if any(detail.Unpack(info) for detail in details if detail.Is(info.DESCRIPTOR)):
+            return max(0.0, info.retry_delay.ToTimedelta().total_seconds())
+    except DecodeError:
+        pass  # a trailer that we cannot read asks for nothing
+    return 0.0

@@ -1,0 +1,141 @@
+"""What a caller of the client says, as an `InferenceRequest`, and what comes back, as one answer."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypedDict
+
+from headrace.broker.events import Usage
+from headrace.broker.ids import new_request_id
+from headrace.broker.lines.openai import CHAT, COMPLETIONS
+from headrace.broker.lines.protobuf import from_message, to_message
+from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+from headrace.broker.message import Lane
+from headrace.producer.client_errors import InvalidRequest, RequestFailed
+from headrace.v1 import events_pb2
+from headrace.v1 import inference_pb2 as pb
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, object]]
+
+# The service ends a request at its deadline and says so; the call waits a little longer to hear it.
+DEADLINE_GRACE_S = 2.0
+_LANES = {
+    Lane.INTERACTIVE: pb.LANE_INTERACTIVE,
+    Lane.STANDARD: pb.LANE_STANDARD,
+    Lane.BATCH: pb.LANE_BATCH,
+    Lane.BACKGROUND: pb.LANE_BACKGROUND,
+}
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a request may say besides its prompt.
+
+    `request_id`: the same id with the same content is the same request; one is made when there is none.
+    `timeout_s`: bounds everything, queueing and retries included; the request expires with it.
+    """
+
+    model: str
+    sampling: Sampling
+    lane: Lane
+    custom_id: str
+    request_id: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """`duplicate`: the service had this request already; nothing was added."""
+
+    request_id: str
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer. `finish_reason`: `stop` or `length`."""
+
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    usage: Usage
+
+
+class Deadline:
+    """A moment, `seconds` from now, after which nothing is tried any more; None: never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = math.inf if seconds is None else time.monotonic() + seconds
+
+    @property
+    def seconds_left(self) -> float:
+        return self._at - time.monotonic()
+
+    def call_timeout(self, longest: float = math.inf) -> float | None:
+        """Timeout of one call: until the deadline, and a little longer to hear how the request ended."""
+        timeout = min(longest, max(0.0, self.seconds_left) + DEADLINE_GRACE_S)
+        return None if math.isinf(timeout) else timeout
+
+
+def inference_request(prompt: Prompt, options: RequestOptions) -> pb.InferenceRequest:
+    """The request to send, with its id; raises InvalidRequest for what every gateway would refuse."""
+    lane = options.get("lane", Lane.STANDARD)
+    text = isinstance(prompt, str)
+    chat = not text and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    request = ParsedRequest(
+        endpoint=CHAT if chat else COMPLETIONS,
+        custom_id=options.get("custom_id"),
+        model=options.get("model"),
+        messages=[each for each in prompt if isinstance(each, Mapping)] if chat else None,
+        prompt=prompt if isinstance(prompt, str) else [each for each in prompt if isinstance(each, int)],
+        sampling=options.get("sampling", Sampling()),
+    )
+    message = _checked(request)
+    message.request_id = options.get("request_id") or new_request_id(lane)
+    message.lane = _LANES[lane]
+    if (timeout_s := options.get("timeout_s")) is not None:
+        message.deadline.FromMilliseconds(int((time.time() + timeout_s) * 1000))
+    return message
+
+
+async def collect(events: AsyncIterator[pb.StreamEvent]) -> Completion:
+    """The whole answer that a stream of events makes."""
+    pieces: list[str] = []
+    ids: list[int] = []
+    async for event in events:
+        match event.WhichOneof("kind"):
+            case "delta":
+                pieces.append(event.delta.text)
+                ids.extend(event.delta.token_ids)
+            case "restarted":
+                pieces.clear()
+                ids.clear()
+            case "finished":
+                ended = event.finished
+                text = "".join(pieces)
+                return Completion(event.request_id, text, tuple(ids), ended.reason, _usage(ended.usage))
+            case "failed":
+                raise _failure(event.failed, "".join(pieces))
+    raise AssertionError("a stream ends with a terminal event, or raises")
+
+
+def _checked(request: ParsedRequest) -> pb.InferenceRequest:
+    try:
+        message = to_message(request)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidRequest(f"the request cannot be sent: {error}") from error
+    checked = from_message(message)
+    if isinstance(checked, LineError):
+        raise InvalidRequest(checked.message)
+    return message
+
+
+def _failure(failed: pb.StreamFailed, partial: str) -> RequestFailed:
+    return RequestFailed(failed.code, failed.message, failed.status, partial, _usage(failed.usage))
+
+
+def _usage(usage: events_pb2.Usage) -> Usage:
+    return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
