@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """`token_ids` int64 [T]; `ends` int64 [S], the row behind each chunk's last token; the rest in `batch`."""
+    """`token_ids` int64 [T]; `ends` int64 [S], the row behind each chunk's last; the rest in `batch`."""
 
     token_ids: torch.Tensor
     ends: torch.Tensor

@@ -6,10 +6,13 @@ one position, mask or block is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
@@ -49,15 +52,27 @@ CONFIGS: dict[str, Any] = {
 """Each makes a config; the names say what is special."""
 
 
-def save_tiny_model(name: str, folder: Path, seed: int = 7, **changes: Any) -> Path:
+TinyModel = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """The folder of a tiny model by its name in CONFIGS, saved once a session."""
+
+    @cache
+    def folder(name: str) -> Path:
+        return save_tiny_model(name, tmp_path_factory.mktemp(name))
+
+    return folder
+
+
+def save_tiny_model(name: str, folder: Path, seed: int = 7, max_shard_size: str = "5GB") -> Path:
     """Saves the tiny model `name` into `folder` (float32 safetensors and config.json); returns it."""
     config = CONFIGS[name]()
-    for key, value in changes.items():
-        setattr(config, key, value)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     _spread_what_starts_equal(model)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
     return folder
 
 

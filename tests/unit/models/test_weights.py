@@ -1,0 +1,300 @@
+"""Weights: read as they are meant, or refused with a sentence."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGUFWriter
+from safetensors.torch import load_file, save_file
+
+from headrace.gpu_engine.models.decoder import tensor_shapes
+from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.load import load_model, read_folder_config
+from headrace.gpu_engine.models.rope import inverse_frequencies
+from headrace.gpu_engine.models.weights.fingerprint import fingerprint_files
+from headrace.gpu_engine.models.weights.gguf import GgufFile, permute, unpermute
+from headrace.gpu_engine.models.weights.safetensors import SafetensorsFolder
+from tests.support.tiny_gguf import write_gguf
+from tests.support.tiny_models import CONFIGS, TinyModel, save_tiny_model
+
+torch.set_num_threads(1)
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def folder(tiny_model: TinyModel, tmp_path: Path) -> Path:
+    """A copy of the tiny Llama that a test may damage."""
+    return Path(shutil.copytree(tiny_model("llama"), tmp_path / "model"))
+
+
+def change_config(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def change_weights(folder: Path, **changes: torch.Tensor | None) -> None:
+    tensors = load_file(folder / WEIGHTS) | {name.replace("__", "."): x for name, x in changes.items()}
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, folder / WEIGHTS)
+
+
+def refused(model: Path | str, **kwargs: Any) -> str:
+    with pytest.raises(ModelError) as caught:
+        load_model(str(model), torch.float32, **kwargs)
+    sentence = str(caught.value)
+    assert sentence.endswith("."), sentence
+    assert "\n" not in sentence
+    return sentence
+
+
+# ------------------------------------------------------------------------------------------ safetensors
+
+
+def test_a_sharded_folder_is_read_like_a_single_file(folder: Path, tmp_path: Path) -> None:
+    save_tiny_model("llama", tmp_path / "sharded", max_shard_size="40KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 1
+    one, many = SafetensorsFolder(folder), SafetensorsFolder(tmp_path / "sharded")
+    assert one.shapes == many.shapes
+    assert all(torch.equal(one.read(name), many.read(name)) for name in one.shapes)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    save_tiny_model("llama", tmp_path, max_shard_size="40KB")
+    gone = sorted(tmp_path.glob("*.safetensors"))[1]
+    gone.unlink()
+    assert f"lacks {gone.name}, 1 of" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": [1]}}'])
+def test_a_damaged_index_is_refused(folder: Path, text: str) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / "model.safetensors.index.json").write_text(text)
+    assert "index" in refused(folder)
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, -1])
+def test_a_truncated_weights_file_is_refused(folder: Path, size: int) -> None:
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[:size])
+    assert "damaged or incomplete" in refused(folder)
+
+
+def test_missing_tensors_are_named(folder: Path) -> None:
+    change_weights(folder, model__norm__weight=None, model__layers__1__mlp__up_proj__weight=None)
+    sentence = refused(folder)
+    assert "lack model.norm.weight, model.layers.1.mlp.up_proj.weight;" in sentence
+
+
+def test_unexpected_tensors_are_named(folder: Path) -> None:
+    change_weights(folder, model__layers__0__self_attn__q_proj__bias=torch.zeros(64))
+    assert "hold model.layers.0.self_attn.q_proj.bias, which" in refused(folder)
+
+
+def test_a_wrong_number_of_layers_names_a_few_tensors_and_counts_the_rest(folder: Path) -> None:
+    change_config(folder, num_hidden_layers=9)
+    assert "and 49 more" in refused(folder)
+    change_config(folder, num_hidden_layers=2)
+    assert "and 4 more" in refused(folder)
+
+
+def test_a_wrong_shape_is_named_with_both_shapes(folder: Path) -> None:
+    change_config(folder, intermediate_size=128)
+    assert "has shape [96, 64], but by the model's config it should be [128, 64]" in refused(folder)
+
+
+def test_harmless_leftovers_of_old_checkpoints_are_ignored(folder: Path) -> None:
+    change_weights(
+        folder,
+        lm_head__weight=torch.zeros(384, 64),
+        model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(8),
+    )
+    assert load_model(str(folder), torch.float32).decoder.head.weight.any()
+
+
+def test_an_untied_head_is_required(folder: Path) -> None:
+    change_config(folder, tie_word_embeddings=False)
+    assert "lack lm_head.weight;" in refused(folder)
+
+
+def test_a_folder_with_pickled_weights_only_is_refused(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+    assert "pytorch_model.bin" in refused(folder)
+
+
+# ----------------------------------------------------------------------------------------------- config
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"model_type": "gpt2"}, "'gpt2' are not supported; supported are llama, qwen2, qwen3"),
+        ({"model_type": None}, "'None' are not supported"),
+        ({"model_type": ["llama"]}, "not supported; supported are llama"),
+        ({"hidden_size": "many"}, "expected int, got str"),
+        ({"num_attention_heads": 3}, "not a multiple"),
+        ({"num_key_value_heads": 3}, "do not divide"),
+        ({"num_attention_heads": 0}, "wrong"),
+        ({"hidden_act": "gelu"}, "'gelu' is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}}, "'yarn'"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "rope_parameters"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantised"),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, "sliding-window"),
+    ],
+)
+def test_a_config_that_cannot_be_served_is_refused(folder: Path, values: dict[str, Any], why: str) -> None:
+    change_config(folder, **values)
+    assert why in refused(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3", "\xff"])
+def test_a_config_that_is_no_object_is_refused(folder: Path, text: str) -> None:
+    (folder / "config.json").write_bytes(text.encode("latin-1"))
+    assert refused(folder)
+
+
+def test_the_old_spelling_of_rope_scaling_is_understood(folder: Path) -> None:
+    change_config(
+        folder, rope_parameters=None, rope_theta=5e5, rope_scaling={"type": "linear", "factor": 4.0}
+    )
+    rope = read_folder_config(folder).rope
+    assert (rope.theta, rope.kind, rope.factor) == (5e5, "linear", 4.0)
+
+
+# ------------------------------------------------------------------------------------------------- gguf
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_the_permutation_of_query_rows_is_undone_exactly(heads: int) -> None:
+    for shape in [(heads * 6, 5), (heads * 6,)]:
+        rows = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        assert np.array_equal(unpermute(permute(rows, heads), heads), rows)
+    pairs = permute(np.arange(heads * 6, dtype=np.float32), heads)
+    assert pairs[:4].tolist() == [0, 3, 1, 4]  # the halves of a head interleave
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"llama-llama3-rope", "llama-linear-rope"}))
+def test_a_gguf_file_is_the_same_model_as_its_folder(
+    tiny_model: TinyModel, tmp_path: Path, name: str
+) -> None:
+    gguf = GgufFile(write_gguf(tiny_model(name), tmp_path / "model.gguf"))
+    folder, config = SafetensorsFolder(tiny_model(name)), read_folder_config(tiny_model(name))
+    assert tensor_shapes(gguf.config) == tensor_shapes(config)
+    assert gguf.config.rope == config.rope
+    assert gguf.config.norm_eps == pytest.approx(config.norm_eps)
+    assert gguf.config.max_context == config.max_context
+    for tensor, shape in folder.shapes.items():
+        assert gguf.shapes[tensor] == shape
+        assert torch.equal(gguf.read(tensor), folder.read(tensor)), tensor
+
+
+def test_llama3_scaling_in_a_gguf_file_equals_that_of_the_config(
+    tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    """The converter writes what the frequencies are divided by."""
+    config = read_folder_config(tiny_model("llama-llama3-rope"))
+    scaled = inverse_frequencies(config.rope, config.head_dim)
+    plain = inverse_frequencies(read_folder_config(tiny_model("llama")).rope, config.head_dim)
+    divisors = (plain / scaled).numpy()
+    assert divisors.max() > 1
+    gguf = GgufFile(write_gguf(tiny_model("llama-llama3-rope"), tmp_path / "m.gguf", divisors))
+    torch.testing.assert_close(inverse_frequencies(gguf.config.rope, gguf.config.head_dim), scaled)
+    load_model(str(tmp_path / "m.gguf"), torch.float32)
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.003, 0.01, 0.1, 0.5, 0.999])
+def test_a_truncated_gguf_file_is_refused(tiny_model: TinyModel, tmp_path: Path, share: float) -> None:
+    path = write_gguf(tiny_model("llama"), tmp_path / "model.gguf")
+    data = path.read_bytes()
+    path.write_bytes(data[: max(4, int(len(data) * share))])
+    assert "damaged or incomplete" in refused(path)
+
+
+def test_a_gguf_file_of_another_architecture_is_refused(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "m.gguf", "mamba")
+    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert "'mamba' are not supported; supported are llama" in refused(tmp_path / "m.gguf")
+
+
+def test_a_gguf_file_without_what_the_config_needs_is_refused(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_block_count(1)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert "lacks llama.context_length" in refused(tmp_path / "m.gguf")
+
+
+# ------------------------------------------------------------------------------- dummy, names, fingerprint
+
+
+def test_random_weights_need_the_config_only_and_are_the_same_each_time(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    one, two = (load_model(str(folder), torch.float32, "dummy").decoder for _ in range(2))
+    assert torch.equal(one.layers[2].mlp.down.weight, two.layers[2].mlp.down.weight)
+    assert not torch.equal(one.layers[1].mlp.down.weight, one.layers[2].mlp.down.weight)
+
+
+def test_a_model_that_is_not_there_is_refused_with_what_may_be_given(tmp_path: Path) -> None:
+    assert "There is no model at" in refused(tmp_path / "absent")
+    assert "There is no model at ./some/model.gguf" in refused("./some/model.gguf")
+    assert "There is no model at some/model.gguf" in refused("some/model.gguf")
+    assert "There is no model at smollm" in refused("smollm")
+    assert "No model is given" in refused("")
+    assert "has no config.json" in refused(tmp_path)
+
+
+def test_a_folder_that_holds_a_gguf_file_points_at_it(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    assert f"give the file itself, such as {tmp_path / 'a.gguf'}" in refused(tmp_path)
+
+
+def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"<html>")
+    assert "is not a GGUF file" in refused(tmp_path / "model.gguf")
+
+
+def test_a_hub_that_does_not_answer_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> str:
+        raise OSError("no route to host\nand a long trace")
+
+    monkeypatch.setattr("headrace.gpu_engine.models.weights.resolve.snapshot_download", fail)
+    assert "some/model is not here and could not be downloaded (no route to host)" in refused("some/model")
+
+
+def test_models_are_called_by_folder_or_file_without_quantisation(
+    tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    path = write_gguf(tiny_model("qwen2"), tmp_path / "Tiny-Qwen2.Q4_K_M.gguf")
+    assert load_model(str(path), torch.float32).name == "Tiny-Qwen2"
+    assert load_model(str(tiny_model("qwen2")), torch.float32).name == tiny_model("qwen2").name
+
+
+def test_a_fingerprint_follows_the_contents_and_not_the_place(tiny_model: TinyModel, tmp_path: Path) -> None:
+    name = "qwen2"
+    copy = Path(shutil.copytree(tiny_model(name), tmp_path / "elsewhere"))
+    here, there = (load_model(str(x), torch.float32).fingerprint for x in (tiny_model(name), copy))
+    assert here == there
+    assert load_model(str(copy), torch.float32, "dummy").fingerprint != here
+    change_config(copy, rope_theta=123.0)
+    changed = load_model(str(copy), torch.float32).fingerprint
+    assert changed != here
+    change_weights(copy, model__norm__weight=torch.zeros(64))
+    assert load_model(str(copy), torch.float32).fingerprint not in (here, changed)
+
+
+def test_a_fingerprint_sees_the_ends_of_a_file(tmp_path: Path) -> None:
+    seen = set()
+    for data in (b"a" * 500_000, b"a" * 499_999 + b"b", b"b" + b"a" * 499_999, b"a" * 500_001):
+        (tmp_path / "file").write_bytes(data)
+        seen.add(fingerprint_files([tmp_path / "file"]))
+    assert len(seen) == 4
