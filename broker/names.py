@@ -16,7 +16,8 @@ class Names:
 
     `requests` holds the queue of a lane, `results` the output lines for outside readers, `dead_letters`
     what nobody could run, `control` cancellations and the registry. Redis only: `log`, `index` (hash:
-    epoch, owner, body hash, state), `feed`, `retry` (sorted set by due time).
+    epoch, place, body hash, state), `feed`, `retry` (sorted set by due time) with `retry_messages` (hash:
+    the parked messages), `released` (stream that tells of deliveries handed back).
     """
 
     prefix: str = "headrace"
@@ -44,11 +45,19 @@ class Names:
     def retry(self) -> str:
         return f"{self.prefix}.retry"
 
+    @property
+    def retry_messages(self) -> str:
+        return f"{self.prefix}.retry.messages"
+
+    @property
+    def released(self) -> str:
+        return f"{self.prefix}.released"
+
     def log(self, ref: RequestRef) -> str:
-        return f"{self.prefix}.events:{ref.tenant}:{ref.request_id}"
+        return f"{self.prefix}.events:{_escaped(ref.tenant)}:{ref.request_id}"
 
     def index(self, ref: RequestRef) -> str:
-        return f"{self.prefix}.request:{ref.tenant}:{ref.request_id}"
+        return f"{self.prefix}.request:{_escaped(ref.tenant)}:{ref.request_id}"
 
     def feed(self, number: int) -> str:
         return f"{self.prefix}.feed.{number}"
@@ -56,3 +65,8 @@ class Names:
     def reply_allowed(self, topic: str) -> bool:
         """Reply topics live under `<prefix>.reply.`: a publisher cannot aim results at other keys."""
         return topic.startswith(f"{self.prefix}.reply.") and REPLY_TOPIC.fullmatch(topic) is not None
+
+
+def _escaped(tenant: str) -> str:
+    """A colon ends the tenant in a key, so tenant `a:b` with id `c` must not meet tenant `a` with id `b:c`."""
+    return tenant.replace("%", "%25").replace(":", "%3A")

@@ -1,0 +1,181 @@
+"""Stream fields to messages and back.
+
+An entry's fields are `body` and, all optional, `request-id`, `deadline` (unix ms), `tenant`, `reply-to`,
+`stream`, `content-type`; any other field is a header that travels through to the result. The lane is that
+of the stream the entry stands in; a field `lane` is not believed. So `XADD headrace.requests.batch * body
+'{…}'` is a whole producer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.broker.errors import BrokerError, ReplyNotAllowed
+from headrace.broker.message import JSON, Delivery, Lane, Message, RequestRef
+from headrace.broker.names import Names
+
+POSITION = "headrace-position"  # on entries that came back from a retry: where the request first stood
+_KNOWN = {"body", "request-id", "lane", "deadline", "tenant", "reply-to", "stream", "content-type", POSITION}
+_DEADLINE = re.compile(r"[0-9]{1,15}")
+_ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
+_MOST_FIELDS = 256
+_LONGEST_ID = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a delivery stands now; the handle of a `Delivery`."""
+
+    stream: str
+    entry_id: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.stream}/{self.entry_id}"
+
+
+class Undecodable(Exception):
+    """The entry is no message; the text says why, for the dead letters."""
+
+
+def pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    """Fields and values of a raw entry, which alternate."""
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def encode(message: Message, names: Names) -> list[bytes]:
+    """Fields and values of an entry, alternating. Raises BrokerError for what could not be read back."""
+    fields: dict[str, str] = {}
+    if message.request_id is not None:
+        fields["request-id"] = message.request_id
+    if message.tenant:
+        fields["tenant"] = message.tenant
+    if message.content_type != JSON:
+        fields["content-type"] = message.content_type
+    if message.deadline_ms is not None:
+        fields["deadline"] = str(message.deadline_ms)
+    if message.reply_to is not None:
+        fields["reply-to"] = message.reply_to
+    if message.stream:
+        fields["stream"] = "true"
+    _check(message, names, fields)
+    flat = [b"body", message.body]
+    for name, value in {**fields, **message.headers}.items():
+        flat += [_bytes(name), _bytes(value)]
+    return flat
+
+
+def decode(entry: Entry, flat: Sequence[bytes], lane: Lane, names: Names, redelivered: bool) -> Delivery:
+    """The delivery that an entry stands for; raises Undecodable."""
+    if len(flat) > 2 * _MOST_FIELDS:
+        raise Undecodable(f"{len(flat) // 2} fields are more than the {_MOST_FIELDS} allowed")
+    values = dict(pairs(flat))
+    if b"body" not in values:
+        raise Undecodable("there is no field `body`")
+    body = values.pop(b"body")
+    fields = {_text(name): _text(value) for name, value in values.items()}
+    message = Message(
+        body=body,
+        request_id=_request_id(fields),
+        lane=lane,
+        tenant=fields.get("tenant", ""),
+        content_type=fields.get("content-type", JSON),
+        deadline_ms=_deadline(fields),
+        reply_to=_reply_to(fields, names),
+        stream=_flag(fields),
+        headers={name: value for name, value in fields.items() if name not in _KNOWN},
+    )
+    position = _position(fields, entry, names)
+    return Delivery(
+        message=message,
+        ref=RequestRef(message.request_id or position, message.tenant),
+        position=position,
+        published_ms=int(position.rpartition("/")[2].partition("-")[0]),
+        handle=entry,
+        redelivered=redelivered or POSITION in fields,
+    )
+
+
+def result_fields(ref: RequestRef, line: bytes, headers: Mapping[str, str]) -> list[bytes]:
+    """Fields and values of an entry of a result topic."""
+    own = {"request-id": ref.request_id} | ({"tenant": ref.tenant} if ref.tenant else {})
+    flat = [b"body", line]
+    for name, value in {**headers, **own}.items():
+        flat += [_bytes(name), _bytes(value)]
+    return flat
+
+
+def _check(message: Message, names: Names, fields: Mapping[str, str]) -> None:
+    taken = _KNOWN & message.headers.keys()
+    if taken:
+        raise BrokerError(f"a header may not be called `{min(taken)}`: the name is taken; choose another")
+    if len(fields) + len(message.headers) + 1 > _MOST_FIELDS:
+        raise BrokerError(f"more than {_MOST_FIELDS} fields in one message; send fewer headers")
+    if message.reply_to is not None and not names.reply_allowed(message.reply_to):
+        raise ReplyNotAllowed(_not_allowed(message.reply_to, names))
+    try:
+        _request_id(fields)
+        _deadline(fields)
+    except Undecodable as error:
+        raise BrokerError(f"this message cannot be published: {error}") from error
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Undecodable(f"a field's name or value is not UTF-8: {data[:40]!r}") from error
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise BrokerError(f"{text[:40]!r} holds half a character and cannot be sent") from error
+
+
+def _request_id(fields: Mapping[str, str]) -> str | None:
+    request_id = fields.get("request-id")
+    if request_id is not None and not 0 < len(request_id) <= _LONGEST_ID:
+        raise Undecodable(f"the request id has {len(request_id)} characters; 1 to {_LONGEST_ID} are allowed")
+    return request_id
+
+
+def _deadline(fields: Mapping[str, str]) -> int | None:
+    deadline = fields.get("deadline")
+    if deadline is None:
+        return None
+    if not _DEADLINE.fullmatch(deadline):
+        raise Undecodable(f"the deadline {deadline[:40]!r} is no unix time in milliseconds")
+    return int(deadline)
+
+
+def _reply_to(fields: Mapping[str, str], names: Names) -> str | None:
+    topic = fields.get("reply-to")
+    if topic is not None and not names.reply_allowed(topic):
+        raise Undecodable(_not_allowed(topic, names))
+    return topic
+
+
+def _not_allowed(topic: str, names: Names) -> str:
+    return f"the reply topic {topic[:200]!r} is not allowed; it must begin with `{names.prefix}.reply.`"
+
+
+def _flag(fields: Mapping[str, str]) -> bool:
+    flag = fields.get("stream", "").lower()
+    if flag not in _FLAGS:
+        raise Undecodable(f"the field `stream` holds {flag[:40]!r}; `true` or `false` is meant")
+    return _FLAGS[flag]
+
+
+def _position(fields: Mapping[str, str], entry: Entry, names: Names) -> str:
+    position = fields.get(POSITION)
+    if position is None:
+        return entry.place
+    stream, _, entry_id = position.rpartition("/")
+    if stream not in {names.requests(lane) for lane in Lane} or not _ENTRY_ID.fullmatch(entry_id):
+        raise Undecodable(f"the field `{POSITION}` is reserved for retries and holds no position")
+    return position

@@ -1,0 +1,164 @@
+"""Connections to the server: raw replies, no hidden retry, and errors that carry a sentence.
+
+Replies come as the server sent them (bytes, ints, lists). redis-py retries ten times by default, which
+turns a blocking read into a minute of silence and repeats writes whose fate is unknown; here a call that
+failed has failed, and the caller decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ConnectionError,  # noqa: A004 (redis-py's name)
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 (redis-py's name)
+)
+
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
+
+Value: TypeAlias = bytes | str | int
+Reply: TypeAlias = Any  # the protocol's own: bytes, int, None, or a list of these
+Command: TypeAlias = Sequence[Value]
+
+BLOCK_MS = 5_000
+_CALL_TIMEOUT_S = 10.0
+_BLOCKING_TIMEOUT_S = BLOCK_MS / 1000 + 5.0
+_CONNECT_TIMEOUT_S = 5.0
+# The server answers, but for now does not take writes: full disk, failover, no good replicas.
+_PASSING = {"NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "LOADING"}
+
+
+class ServerError(BrokerRefused):
+    """The server refused a command. `unknown_script`, `no_group`: it lacks what can be made;
+    `group_exists`: it has what was to be made."""
+
+    def __init__(self, text: str, *, unknown_script: bool = False) -> None:
+        super().__init__(f"the Redis server refused a command: {text}")
+        self.unknown_script = unknown_script
+        self.no_group = "NOGROUP" in text
+        self.group_exists = text.startswith("BUSYGROUP")
+
+
+class Link:
+    """A pool of connections to one server. `blocking`: for reads that wait up to `BLOCK_MS`."""
+
+    def __init__(self, url: str, *, blocking: bool = False) -> None:
+        self.address = address_of(url)
+        try:
+            self._client = Redis.from_url(
+                url,
+                protocol=2,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=_BLOCKING_TIMEOUT_S if blocking else _CALL_TIMEOUT_S,
+                socket_connect_timeout=_CONNECT_TIMEOUT_S,
+            )
+        except ValueError as error:
+            raise BrokerError(f"{self.address} is no usable broker address: {error}") from error
+        self._client.response_callbacks.clear()
+        self._execute: Callable[..., Awaitable[Reply]] = self._client.execute_command
+
+    async def call(self, *command: Value) -> Reply:
+        """One command and its raw reply. Raises BrokerUnavailable, or ServerError for a refusal."""
+        with self._translated():
+            return await self._execute(*command)
+
+    async def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
+        """Commands in one round trip; a refused one leaves its ServerError in its place."""
+        return await self._send(commands, transaction=False)
+
+    async def transaction(self, commands: Sequence[Command]) -> list[Reply]:
+        """Like `pipeline`, but nothing of other clients comes between, and all of it is run or nothing."""
+        return await self._send(commands, transaction=True)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _send(self, commands: Sequence[Command], *, transaction: bool) -> list[Reply]:
+        if not commands:
+            return []
+        with self._translated():
+            async with self._client.pipeline(transaction=transaction) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                replies = await pipe.execute(raise_on_error=False)
+            return [self._checked(reply) for reply in replies]
+
+    def _checked(self, reply: Reply) -> Reply:
+        if not isinstance(reply, Exception):
+            return reply
+        error = self._translate(reply)
+        if isinstance(error, ServerError):
+            return error
+        raise error from reply
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            raise self._translate(error) from error
+
+    def _translate(self, error: Exception) -> BrokerError:
+        text = str(error)
+        if isinstance(error, AuthenticationError):
+            return BrokerRefused(f"{self.address} refused the login: {text}; check user and password")
+        if isinstance(error, BusyLoadingError):
+            return BrokerUnavailable(f"{self.address} is still loading its data")
+        if isinstance(error, ReadOnlyError | MasterDownError):
+            return BrokerUnavailable(f"{self.address} takes no writes at the moment: {text}")
+        if isinstance(error, TimeoutError):
+            return BrokerUnavailable(f"{self.address} did not answer in time; is it overloaded or frozen?")
+        if isinstance(error, ConnectionError | OSError):
+            return BrokerUnavailable(f"cannot reach {self.address} ({text}); is it running?")
+        if isinstance(error, NoScriptError):
+            return ServerError(text, unknown_script=True)
+        if isinstance(error, OutOfMemoryError):
+            return BrokerUnavailable(f"{self.address} is out of memory; raise maxmemory or drain the queue")
+        if isinstance(error, ResponseError):
+            return self._translate_refusal(text)
+        return BrokerRefused(f"{self.address} answered something unexpected: {text}")
+
+    def _translate_refusal(self, text: str) -> BrokerError:
+        if text.startswith("MISCONF"):
+            return BrokerUnavailable(f"{self.address} cannot write to its disk; free some space: {text}")
+        if text.split(" ", 1)[0] in _PASSING:
+            return BrokerUnavailable(f"{self.address} takes no commands at the moment: {text}")
+        return ServerError(text)
+
+
+class Backoff:
+    """Waits between attempts of a reader that reconnects: exponential, full jitter, up to 2 s."""
+
+    def __init__(self, first_s: float = 0.05, most_s: float = 2.0) -> None:
+        self._first, self._most = first_s, most_s
+        self._failures = 0
+
+    def reset(self) -> None:
+        self._failures = 0
+
+    async def wait(self) -> None:
+        bound = min(self._most, self._first * 2**self._failures)
+        self._failures = min(self._failures + 1, 16)
+        await asyncio.sleep(random.uniform(bound / 4, bound))
+
+
+def address_of(url: str) -> str:
+    """The address for messages: without user, password and query, which may hold a password too."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,0 +1,126 @@
+-- Stands in front of every script (see scripts.py). No keys of its own.
+--
+-- What the scripts keep true between them:
+--   * a delivery is a pending entry of the consumer group; its owner is the consumer named there;
+--   * the index hash of a request holds
+--       hash      SHA-256 over content type and body; absent where only a cancel mark stands
+--       position  the delivery that runs the request ("stream/entry" of the first publish)
+--       place     where that delivery stands now: "stream/entry", or "retry"
+--       epoch     fencing number, only ever rises
+--       state     "open", or "ended" once a terminal record stands in the log
+--       cancelled unix ms of the cancel mark
+--   * every script is one atomic step, also in the append-only file.
+
+local LOST, OVERTAKEN = 0, -1
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function owns(stream, group, consumer, id)
+  local pending = redis.pcall('XPENDING', stream, group, id, id, 1)
+  return not pending.err and pending[1] ~= nil and pending[1][2] == consumer
+end
+
+-- Why a writer may not write: LOST (somebody else has the delivery, or nobody), OVERTAKEN (its epoch is
+-- not the latest), nil: it may. Epoch '0' belongs to outcomes that opened nothing.
+local function refusal(stream, index, group, consumer, id, epoch)
+  if not owns(stream, group, consumer, id) then return LOST end
+  if epoch ~= '0' and redis.call('HGET', index, 'epoch') ~= epoch then return OVERTAKEN end
+  return nil
+end
+
+-- Whether the delivery that runs a request still exists: queued, pending anywhere, or waiting for a retry.
+local function stands(place, position, retry)
+  if not place then return false end
+  if place == 'retry' then return redis.call('ZSCORE', retry, position) ~= false end
+  local stream, id = string.match(place, '^(.*)/([^/]+)$')
+  return #redis.call('XRANGE', stream, id, id) > 0
+end
+
+-- The fields of an entry as its publisher sent them: without our own mark of a redelivery.
+local function sent_fields(entry)
+  local fields = {}
+  for i = 1, entry and #entry[2] or 0, 2 do
+    if entry[2][i] ~= 'headrace-position' then
+      fields[#fields + 1] = entry[2][i]
+      fields[#fields + 1] = entry[2][i + 1]
+    end
+  end
+  return fields
+end
+
+-- Acknowledging alone would leave the entry in the stream for ever.
+local function acknowledge(stream, group, id)
+  redis.call('XACK', stream, group, id)
+  redis.call('XDEL', stream, id)
+end
+
+-- Feed entries are numbered without holes, so that a reader notices what was trimmed before it came by.
+local function publish_on_feed(feed, length, entry)
+  local last = redis.call('XREVRANGE', feed, '+', '-', 'COUNT', 1)[1]
+  local number = last and tonumber(string.match(last[1], '^%d+')) + 1 or 1
+  redis.call('XADD', feed, 'MAXLEN', '~', length, string.format('%.0f-0', number), unpack(entry))
+end
+
+-- Adds events to a log, and tells the readers that tail its feed.
+local function write(log, feed, feed_length, events)
+  local entry = {'log', log}
+  for _, event in ipairs(events) do
+    entry[#entry + 1] = redis.call('XADD', log, '*', 'event', event)
+    entry[#entry + 1] = event
+    if #entry > 1000 then  -- unpack is bounded
+      publish_on_feed(feed, feed_length, entry)
+      entry = {'log', log}
+    end
+  end
+  if #entry > 2 then publish_on_feed(feed, feed_length, entry) end
+end
+
+-- Ends a log and emits the result line, once. `first` is the place in ARGV of this dictionary:
+--   first      terminal event, '' for none
+--   first + 1  ms that log and index live on
+--   first + 2  length that a feed is trimmed to
+--   first + 3  '' for no line, 'reply' (the topic expires) or 'results' (old lines are trimmed)
+--   first + 4  ms that lines, or a reply topic without new ones, are kept
+--   first + 5  number of fields and values of the line, which follow
+-- Returns the place in ARGV behind it.
+local function conclude(index, log, feed, topic, first)
+  local terminal, keep_log, feed_length = ARGV[first], ARGV[first + 1], ARGV[first + 2]
+  local kind, keep_lines, count = ARGV[first + 3], ARGV[first + 4], tonumber(ARGV[first + 5])
+  local behind = first + 6 + count
+  if terminal == '' or redis.call('HGET', index, 'state') == 'ended' then return behind end
+  write(log, feed, feed_length, {terminal})
+  redis.call('HSET', index, 'state', 'ended')
+  redis.call('PEXPIRE', log, keep_log)
+  redis.call('PEXPIRE', index, keep_log)
+  if kind == 'reply' then
+    redis.call('XADD', topic, '*', unpack(ARGV, first + 6, behind - 1))
+    redis.call('PEXPIRE', topic, keep_lines)
+  elseif kind == 'results' then
+    local oldest = string.format('%.0f', math.max(0, now_ms() - tonumber(keep_lines)))
+    redis.call('XADD', topic, 'MINID', '~', oldest, '*', unpack(ARGV, first + 6, behind - 1))
+  end
+  return behind
+end
+
+-- Puts parked deliveries whose time has come back into their streams, item by item. At most `limit`, so
+-- that no call blocks the server for long. Returns the due time of the next one, or nil.
+local function forward_due(retry, messages, limit)
+  local due = redis.call('ZRANGEBYSCORE', retry, '-inf', now_ms(), 'LIMIT', 0, limit)
+  for _, position in ipairs(due) do
+    local packed = redis.call('HGET', messages, position)
+    if packed then
+      local item = cmsgpack.unpack(packed)
+      local id = redis.call('XADD', item.stream, '*', 'headrace-position', position, unpack(item.fields))
+      if redis.call('HGET', item.index, 'position') == position then
+        redis.call('HSET', item.index, 'place', item.stream .. '/' .. id)
+      end
+    end
+    redis.call('ZREM', retry, position)
+    redis.call('HDEL', messages, position)
+  end
+  local next_due = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
+  return next_due[2] and tonumber(next_due[2])
+end

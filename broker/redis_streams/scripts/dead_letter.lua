@@ -1,0 +1,18 @@
+-- Moves a delivery to the dead letters, its fields untouched behind `reason` and `origin`.
+--
+-- KEYS[1] stream   KEYS[2] index   KEYS[3] log   KEYS[4] feed   KEYS[5] topic of the line   KEYS[6] dead letters
+-- ARGV[1] group   ARGV[2] consumer   ARGV[3] entry id   ARGV[4] epoch   ARGV[5] reason   ARGV[6] origin
+-- ARGV[7…] as `conclude` takes them
+-- Returns 1, or why not: LOST, OVERTAKEN
+
+local MOST_VALUES = 4000  -- unpack is bounded; an entry with more is kept packed, in one field
+local refused = refusal(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+if refused then return refused end
+
+local entry = redis.call('XRANGE', KEYS[1], ARGV[3], ARGV[3])[1]
+local fields = sent_fields(entry)
+if #fields > MOST_VALUES then fields = {'msgpack', cmsgpack.pack(fields)} end
+redis.call('XADD', KEYS[6], '*', 'reason', ARGV[5], 'origin', ARGV[6], unpack(fields))
+conclude(KEYS[2], KEYS[3], KEYS[4], KEYS[5], 7)
+acknowledge(KEYS[1], ARGV[1], ARGV[3])
+return 1

@@ -1,0 +1,17 @@
+-- Renews leases, each only if it is still this consumer's. JUSTID: a renewal is no delivery.
+--
+-- KEYS[1] retry set   KEYS[2] parked messages   KEYS[3…] stream of each delivery
+-- ARGV[1] group   ARGV[2] consumer   ARGV[3…] entry id of each delivery
+-- Returns the numbers, from 1, of the deliveries that were lost
+
+local lost = {}
+forward_due(KEYS[1], KEYS[2], 100)
+for i = 1, #KEYS - 2 do
+  local stream, id = KEYS[i + 2], ARGV[i + 2]
+  if owns(stream, ARGV[1], ARGV[2], id) then
+    redis.call('XCLAIM', stream, ARGV[1], ARGV[2], 0, id, 'JUSTID')
+  else
+    lost[#lost + 1] = i
+  end
+end
+return lost

@@ -1,0 +1,27 @@
+-- Fences a delivery: from here on nothing of an older epoch enters its log, so a read after this call
+-- is the answer so far, exactly.
+--
+-- KEYS[1] stream   KEYS[2] index   KEYS[3] log   KEYS[4] retry set
+-- ARGV[1] group   ARGV[2] consumer   ARGV[3] entry id   ARGV[4] position   ARGV[5] body hash
+-- ARGV[6] unix ms of the first publish
+-- Returns {outcome, epoch, cancelled (1/0), unix ms}
+
+local index, position = KEYS[2], ARGV[4]
+local now = now_ms()
+if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then return {'lost', 0, 0, now} end
+
+local known = redis.call('HMGET', index, 'hash', 'state', 'position', 'place', 'cancelled')
+if known[1] and known[1] ~= ARGV[5] then return {'conflict', 0, 0, now} end
+if known[2] == 'ended' then return {'ended', 0, 0, now} end
+if known[3] and known[3] ~= position and stands(known[4], known[3], KEYS[4]) then
+  return {'twin', 0, 0, now}
+end
+
+-- A mark as old as the publish counts: `publish` itself wipes older ones.
+local cancelled = known[5] and tonumber(known[5]) >= tonumber(ARGV[6])
+redis.call('HSET', index, 'hash', ARGV[5], 'state', 'open', 'position', position,
+  'place', KEYS[1] .. '/' .. ARGV[3])
+local epoch = redis.call('HINCRBY', index, 'epoch', 1)
+redis.call('PERSIST', index)
+redis.call('PERSIST', KEYS[3])
+return {'run', epoch, cancelled and 1 or 0, now}

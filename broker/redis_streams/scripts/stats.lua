@@ -1,0 +1,50 @@
+-- One consistent look at the queue. Never XINFO's lag: it is null after any XDEL.
+--
+-- KEYS[1] retry set   KEYS[2] dead letters   KEYS[3…] streams of the lanes
+-- ARGV[1] group   ARGV[2] name that holds released deliveries: these wait, nobody works on them
+-- Returns {retrying, dead letters, per lane {waiting, leased, age of the oldest waiting in ms, leases}}
+--   leases: {consumer, held, idle ms}
+
+local function pairs_of(info)
+  local fields = {}
+  for i = 1, #info, 2 do fields[info[i]] = info[i + 1] end
+  return fields
+end
+
+local function group_of(stream)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  if groups.err then return nil end
+  for _, info in ipairs(groups) do
+    local fields = pairs_of(info)
+    if fields['name'] == ARGV[1] then return fields end
+  end
+end
+
+local function oldest_age(stream, from)
+  local entry = redis.call('XRANGE', stream, from, '+', 'COUNT', 1)[1]
+  return entry and math.max(0, now_ms() - tonumber(string.match(entry[1], '^%d+'))) or 0
+end
+
+local function lane_stats(stream)
+  local group, length = group_of(stream), redis.call('XLEN', stream)
+  if not group then return {length, 0, oldest_age(stream, '-'), {}} end
+  local released, leases, age = 0, {}, oldest_age(stream, '(' .. group['last-delivered-id'])
+  for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, ARGV[1])) do
+    local fields = pairs_of(info)
+    if fields['name'] == ARGV[2] then
+      released = fields['pending']
+    elseif fields['pending'] > 0 then
+      leases[#leases + 1] = {fields['name'], fields['pending'], fields['idle']}
+    end
+  end
+  if released > 0 then
+    local first = redis.call('XPENDING', stream, ARGV[1], '-', '+', 1, ARGV[2])[1]
+    age = math.max(age, oldest_age(stream, first[1]))
+  end
+  local leased = group['pending'] - released
+  return {length - leased, leased, age, leases}
+end
+
+local lanes = {}
+for i = 3, #KEYS do lanes[i - 2] = lane_stats(KEYS[i]) end
+return {redis.call('ZCARD', KEYS[1]), redis.call('XLEN', KEYS[2]), lanes}

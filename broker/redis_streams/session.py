@@ -1,0 +1,268 @@
+"""One consumer process's right to take requests, over Redis Streams.
+
+A lease is a pending entry of the consumer group: its owner is the consumer named there, its clock the
+server's. What the session holds it also keeps in memory, to renew it and never to hand it out twice. All
+decisions about ownership and epochs are the scripts', in one atomic step each.
+
+Leases are measured against the `lease_ms` of whoever sweeps: give all consumers of an installation the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from headrace.broker.contract import Append, Opened, OpenOutcome, Settlement
+from headrace.broker.errors import BrokerError, BrokerUnavailable
+from headrace.broker.fold import Fold
+from headrace.broker.message import Delivery, Lane, RequestRef
+from headrace.broker.names import Names
+from headrace.broker.redis_streams.calls import SessionCalls, entry_of
+from headrace.broker.redis_streams.codec import Entry, Undecodable, decode, pairs
+from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply, ServerError, Value
+from headrace.broker.redis_streams.logs import PAGE, entry_place, log_entries, read_page
+from headrace.broker.redis_streams.scripts import Scripts
+from headrace.broker.redis_streams.settings import Retention
+from headrace.broker.redis_streams.sweep import SweepPlan
+from headrace.broker.wire import decode_event
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 256  # calls in one transaction, entries in one heartbeat call
+_WRITTEN, _OVERTAKEN = 1, -1  # answers of the scripts; 0 is "lost"
+
+
+@dataclass(slots=True)
+class _Hold:
+    delivery: Delivery
+    epoch: int = 0  # of this session's last `open`
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Answer of one look at the queue; the rest tells what to wait for when there was nothing."""
+
+    entries: Reply
+    due_ms: int
+    delivered: list[bytes]
+
+
+def new_consumer_name() -> str:
+    """Host and process for people, random digits so that no process ever has another's name."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class RedisSession:
+    """See `ConsumerSession`. A cancelled `pull` loses nothing: while it waits it holds nothing, and what the
+    server gave to a call that was broken off comes back when its lease lapses."""
+
+    def __init__(
+        self,
+        link: Link,
+        blocking: Link,
+        names: Names,
+        retention: Retention,
+        lanes: Sequence[Lane],
+        lease_ms: int,
+    ) -> None:
+        self._name = new_consumer_name()
+        self._link, self._blocking, self._scripts = link, blocking, Scripts(link)
+        self._names, self._lanes, self._lease_ms = names, tuple(lanes), lease_ms
+        self._calls = SessionCalls(names, retention, self._name)
+        self._sweeps = SweepPlan(len(self._lanes), lease_ms)
+        self._holds: dict[Entry, _Hold] = {}
+        self._release_seen = "0-0"
+        self._control_seen = "0-0"
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def lease_ms(self) -> int:
+        return self._lease_ms
+
+    async def start(self) -> None:
+        """Prepares the lanes, and notes the place from which on cancellations are this session's."""
+        await self._make_groups()
+        await self._forget_consumers("")
+        last = await self._link.call("XREVRANGE", self._names.control, "+", "-", "COUNT", 1)
+        self._control_seen = last[0][0].decode() if last else "0-0"
+
+    # -------------------------------------------------------------------------------------- taking
+
+    async def pull(self, limit: int, wait_ms: int) -> list[Delivery]:
+        deadline = time.monotonic() + wait_ms / 1000
+        while limit > 0:
+            taken = await self._take(limit)
+            deliveries = await self._accept(taken.entries)
+            left = deadline - time.monotonic()
+            if deliveries or left <= 0:
+                return deliveries
+            if not taken.entries:
+                await self._wait(taken, left)
+        return []
+
+    async def _take(self, limit: int) -> _Taken:
+        cursors = self._sweeps.cursors(time.monotonic())
+        call = self._calls.pull(self._lanes, cursors, limit, self._lease_ms, self._release_seen)
+        try:
+            reply = await self._scripts.run(call)
+        except ServerError as error:
+            if not error.no_group:
+                raise
+            await self._make_groups()  # somebody deleted a stream, and the group with it
+            reply = await self._scripts.run(call)
+        entries, swept, all_swept, release, due_ms, delivered = reply
+        self._sweeps.advance([cursor.decode() for cursor in swept], time.monotonic())
+        if all_swept:
+            self._release_seen = release.decode()
+        return _Taken(entries, due_ms, delivered)
+
+    async def _wait(self, taken: _Taken, left_s: float) -> None:
+        """Until there may be something. A plain read on the lanes, which takes nothing: an order of lanes
+        and a limit over several streams are beyond a blocking group read, and one that is cancelled just
+        when its reply arrives would strand what it took."""
+        block_ms = min(left_s * 1000, BLOCK_MS, self._sweeps.next_due(time.monotonic()) * 1000)
+        if taken.due_ms >= 0:
+            block_ms = min(block_ms, taken.due_ms)
+        streams = [*map(self._names.requests, self._lanes), self._names.released]
+        read: list[Value] = ["XREAD", "COUNT", 1, "BLOCK", max(1, int(block_ms)), "STREAMS", *streams]
+        await self._blocking.call(*read, *taken.delivered, self._release_seen)
+
+    async def _accept(self, entries: Reply) -> list[Delivery]:
+        """Deliveries for the caller. No await between noting a hold and returning it: a pull that is
+        cancelled must not leave a hold that nobody knows of and the heartbeat renews for ever."""
+        deliveries, refused = [], []
+        for number, entry_id, fields, claimed in entries:
+            lane = self._lanes[number - 1]
+            entry = Entry(self._names.requests(lane), entry_id.decode())
+            try:
+                deliveries.append(decode(entry, fields, lane, self._names, bool(claimed)))
+            except Undecodable as error:
+                refused.append((entry, str(error)))
+        for entry, reason in refused:
+            await self._refuse(entry, reason)
+        new = [delivery for delivery in deliveries if entry_of(delivery) not in self._holds]
+        self._holds.update({entry_of(delivery): _Hold(delivery) for delivery in new})
+        return new
+
+    async def _refuse(self, entry: Entry, reason: str) -> None:
+        try:
+            await self._scripts.run(self._calls.refuse(entry, reason))
+            logger.warning("dead-lettered %s: %s", entry.place, reason)
+        except BrokerError as error:
+            logger.warning("could not dead-letter %s, it will be seen again: %s", entry.place, error)
+
+    # ------------------------------------------------------------------------------------- holding
+
+    async def heartbeat(self) -> list[Delivery]:
+        lost = []
+        held = list(self._holds)
+        for start in range(0, len(held), _CHUNK):
+            chunk = held[start : start + _CHUNK]
+            for number in await self._scripts.run(self._calls.heartbeat(chunk)):
+                hold = self._holds.pop(chunk[number - 1], None)
+                if hold is not None:
+                    lost.append(hold.delivery)
+        return lost
+
+    async def open(self, delivery: Delivery) -> Opened:
+        log = self._names.log(delivery.ref)
+        read = ("XRANGE", log, "-", "+", "COUNT", PAGE)
+        reply, page = await self._scripts.run_and_read(self._calls.open(delivery), *read)
+        name, epoch, cancelled, now_ms = reply
+        outcome = OpenOutcome(name.decode())
+        if outcome is OpenOutcome.LOST:
+            self._holds.pop(entry_of(delivery), None)
+        if outcome is not OpenOutcome.RUN:
+            return Opened(outcome, now_ms=now_ms)
+        self._holds[entry_of(delivery)] = _Hold(delivery, epoch)
+        state = await self._fold(log, page)
+        return Opened(outcome, epoch, state, bool(cancelled), now_ms)
+
+    async def _fold(self, log: str, first_page: Reply) -> Fold:
+        state, entries = Fold(), log_entries(first_page)
+        while True:
+            for _, data in entries:
+                state.read(decode_event(data))
+            if len(entries) < PAGE:
+                return state
+            entries = await read_page(self._link, log, entry_place(entries[-1][0]))
+
+    async def append(self, batch: Sequence[Append]) -> list[bool]:
+        written = []
+        for start in range(0, len(batch), _CHUNK):
+            chunk = batch[start : start + _CHUNK]
+            for item in chunk:
+                assert all(event.epoch == item.epoch for event in item.events), "events of another epoch"
+            answers = await self._scripts.run_all([self._calls.append(item) for item in chunk])
+            for item, answer in zip(chunk, answers, strict=True):
+                if answer != _WRITTEN:
+                    self._give_up(item.delivery, item.epoch, answer)
+                written.append(answer == _WRITTEN)
+        return written
+
+    async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
+        terminal = getattr(settlement, "terminal", None)
+        assert terminal is None or terminal.epoch == epoch > 0, "a terminal record needs the epoch of `open`"
+        answer = await self._scripts.run(self._calls.settle(delivery, epoch, settlement))
+        if answer == _WRITTEN:
+            self._holds.pop(entry_of(delivery), None)
+        else:
+            self._give_up(delivery, epoch, answer)
+        return bool(answer == _WRITTEN)
+
+    def _give_up(self, delivery: Delivery, epoch: int, answer: int) -> None:
+        """Forgets a delivery that a script refused, unless only an older epoch of our own was refused."""
+        hold = self._holds.get(entry_of(delivery))
+        if hold is not None and (answer != _OVERTAKEN or epoch == hold.epoch):
+            del self._holds[entry_of(delivery)]
+
+    # --------------------------------------------------------------------------------- looking on
+
+    async def cancellations(self) -> AsyncIterator[RequestRef]:
+        """From the start of the session on, so that none falls between an `open` and the first read."""
+        backoff = Backoff()
+        while not self._closed:
+            read = ("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", self._names.control)
+            try:
+                reply = await self._blocking.call(*read, self._control_seen)
+            except BrokerUnavailable:
+                await backoff.wait()
+                continue
+            backoff.reset()
+            for entry_id, flat in reply[0][1] if reply else ():
+                self._control_seen = entry_id.decode()
+                fields = dict(pairs(flat))
+                if b"cancel" in fields:
+                    yield RequestRef(fields[b"cancel"].decode(), fields.get(b"tenant", b"").decode())
+
+    async def close(self) -> None:
+        self._closed = True
+        try:
+            await asyncio.shield(self._forget_consumers(self._name))
+        except BrokerUnavailable:
+            logger.debug("closed without saying goodbye: the broker is away")
+
+    async def _make_groups(self) -> None:
+        for lane in self._lanes:
+            stream = self._names.requests(lane)
+            create = ("XGROUP", "CREATE", stream, self._names.group, "0", "MKSTREAM")
+            try:
+                await self._link.call(*create)
+            except ServerError as error:
+                if not error.group_exists:
+                    raise
+
+    async def _forget_consumers(self, name: str) -> None:
+        """Names of former processes that hold nothing; `name` at once, others after long silence."""
+        silent_ms = max(60 * 60 * 1000, 20 * self._lease_ms)
+        await self._scripts.run(self._calls.forget_consumers(self._lanes, name, silent_ms))
