@@ -57,11 +57,11 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
 
 
 def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
-    # Imported here, so that the simulated engine starts without torch, in milliseconds.
+    tokenizer = load_tokenizer(config.model, config.engine, config.load_format)
+    # Imported here, so that the simulated engine, and a model that is not there, need not wait for torch.
     from headrace.gpu_engine.engine import StepEngine
     from headrace.gpu_engine.runner import load_runner
 
-    tokenizer = load_tokenizer(config.model, config.engine, config.load_format)
     runner = load_runner(config)
     engine = StepEngine(
         config,

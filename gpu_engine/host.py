@@ -62,17 +62,18 @@ def run_engine(config_json: bytes, connection: Pipe) -> None:
         serve(engine, connection)
 
 
-def serve(engine: CountingEngine, connection: Pipe, idle_s: float = IDLE_S) -> None:
+def serve(engine: CountingEngine, connection: Pipe) -> None:
     """Drives `engine` for the process at the other end, until Shutdown or until that end is closed."""
-    host = _Host(engine, connection, idle_s)
+    host = EngineHost(engine, connection)
     while host.hear() and host.step_and_tell():
         pass
 
 
-class _Host:
-    """One engine and the connection that it is served to. Each method returns whether to go on."""
+class EngineHost:
+    """One engine and the connection that it is served to. Each method returns whether to go on. `idle_s`: how
+    long to wait for a message before telling that all is well."""
 
-    def __init__(self, engine: CountingEngine, connection: Pipe, idle_s: float) -> None:
+    def __init__(self, engine: CountingEngine, connection: Pipe, idle_s: float = IDLE_S) -> None:
         self._engine = engine
         self._connection = connection
         self._idle_s = idle_s
