@@ -1,0 +1,305 @@
+"""One request in the hands of this consumer. A pure state machine: no clock, no broker, no engine.
+
+    OPENING ──► PREPARING ──► QUEUED ──placed──► RUNNING ──► ENDING ──► settled, and forgotten
+                                ▲                   │
+                                └───── displaced ───┘        (the engine died, or a probe is over)
+
+Every state may go to ENDING at once: refused, cancelled, expired, lost, handed back. A request that is
+RUNNING when it is cancelled or expires waits for the engine's last output, so that no token is missed.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from headrace.broker.contract import Opened
+from headrace.broker.events import Failed, Finished, Started, Terminal, Timings, Usage
+from headrace.broker.fold import Fold
+from headrace.broker.lines.request import LineError, ParsedRequest
+from headrace.broker.message import Delivery
+from headrace.consumer.outbox import Outbox
+from headrace.consumer.prepare import Prepared
+from headrace.gpu_engine.api import EngineRequest, Output
+
+BAD_REQUEST = 400
+INTERNAL = 500
+_STATUS = {"model_not_found": 404, "internal_error": INTERNAL}
+
+
+class Phase(enum.Enum):
+    OPENING = "opening"
+    PREPARING = "preparing"
+    QUEUED = "queued"
+    RUNNING = "running"
+    ENDING = "ending"
+
+
+class Exit(enum.Enum):
+    """How a request leaves: settled with its terminal record (or none, where the log has one), moved to
+    the dead letters, handed back to the queue, or forgotten because somebody else owns it."""
+
+    DONE = "done"
+    DEAD_LETTER = "dead letter"
+    RELEASE = "release"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    exit: Exit
+    terminal: Terminal | None = None
+    reason: str = ""
+
+
+class Doom(enum.Enum):
+    """Why a request is stopped from outside. Values: code and message of its terminal record."""
+
+    CANCELLED = ("cancelled", "the request was cancelled")
+    EXPIRED = ("expired", "the deadline of the request passed before it was finished")
+
+
+class InFlight:
+    """One request: what it is, what was generated, what the log holds of it, and how it ends.
+
+    Times are seconds of one monotonic clock, given by the caller.
+    """
+
+    def __init__(self, delivery: Delivery, now: float) -> None:
+        self.delivery = delivery
+        self.body_hash = delivery.message.body_hash
+        self.phase = Phase.OPENING
+        self.ending: Ending | None = None
+        self.doom: Doom | None = None
+        self.parsed: ParsedRequest | None = None
+        self.custom_id: str | None = None
+        self.prepared: Prepared | None = None
+        self.outbox: Outbox | None = None
+        self.seed = 0
+        self.kept = 0  # tokens of earlier owners that stay part of the answer
+        self.token_ids: list[int] = []  # the answer so far: kept tokens and received ones
+        self.pieces: list[str] = []  # its text
+        self.key: str | None = None  # its name in the engine, while it is there
+        self.tokens_when_placed = 0
+        self.barren_deaths = 0  # engine deaths in a row in which it brought no token
+        self.lonely_deaths = 0  # those of them in which it was alone in the engine
+        self._state = Fold()
+        self._skip = 0  # characters at the front of the engine's text that the log holds already
+        self._cached_tokens = 0
+        self._queued_ms = 0
+        self._began_at = now
+        self._first_token_at: float | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self.delivery.ref.request_id
+
+    @property
+    def position(self) -> str:
+        """Unique among the deliveries that one consumer holds."""
+        return self.delivery.position
+
+    @property
+    def epoch(self) -> int:
+        return self.outbox.epoch if self.outbox is not None else 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether its tokens go into the log at once: somebody streams them, or the answer ends."""
+        return self.delivery.message.stream or self.ending is not None
+
+    @property
+    def dropped(self) -> bool:
+        """Somebody else owns it: forget it."""
+        return self.ending is not None and self.ending.exit is Exit.DROP
+
+    @property
+    def flushed(self) -> bool:
+        """Nothing of it is left to append."""
+        return self.outbox is None or self.outbox.empty
+
+    # ------------------------------------------------------------------------------------- beginning
+
+    def opened(self, opened: Opened) -> None:
+        """This consumer owns the request from now on."""
+        assert opened.state is not None
+        self._state = opened.state
+        self.outbox = Outbox(opened.epoch, opened.state)
+        self.token_ids = list(opened.state.token_ids)
+        self.pieces = list(opened.state.pieces)
+        first_pull_ms = opened.state.started.at_ms if opened.state.started else opened.now_ms
+        self._queued_ms = max(0, first_pull_ms - self.delivery.published_ms)
+        if self.phase is Phase.OPENING:
+            self.phase = Phase.PREPARING
+        if self.doom is not None and self.ending is None:
+            self._end_doomed()
+        if opened.cancelled:
+            self.stop(Doom.CANCELLED)
+
+    def resumable(self, fingerprint: str) -> bool:
+        """Whether the tokens in the log may be continued: same body, same model and tokenizer."""
+        last = self._state.started
+        return last is not None and (last.fingerprint, last.body_hash) == (fingerprint, self.body_hash)
+
+    @property
+    def last_seed(self) -> int | None:
+        """The seed that the last owner used, if there was one."""
+        return self._state.started.seed if self._state.started else None
+
+    def begin(self, prepared: Prepared, started: Started, now: float) -> None:
+        """Ready for the engine. `started.kept` is all that the log holds, or 0 for a fresh start."""
+        assert self.phase is Phase.PREPARING
+        assert self.outbox is not None
+        self.phase = Phase.QUEUED
+        self.prepared, self.seed, self.kept = prepared, started.seed, started.kept
+        self._began_at = now
+        self.outbox.begin(started)
+        if not started.kept:
+            self.token_ids, self.pieces = [], []
+        self._square(prepared.replayed_text, now)
+
+    def _square(self, replayed: str, now: float) -> None:
+        """Squares the text in the log with what the engine takes as shown for the same tokens.
+
+        They differ where the last owner wrote all of an answer, the held-back end of its text included, and
+        died before it settled: the engine will give that end again.
+        """
+        self._skip = max(0, len(self.text) - len(replayed))
+        self._extend([], replayed[len(self.text) :], now)
+
+    # --------------------------------------------------------------------------------- in the engine
+
+    def placed(self, key: str, priority: int) -> EngineRequest:
+        """Goes into the engine under `key`; what the engine has to do from where the answer stands."""
+        assert self.phase is Phase.QUEUED
+        assert self.prepared is not None
+        self.phase, self.key, self.tokens_when_placed = Phase.RUNNING, key, len(self.token_ids)
+        return EngineRequest(
+            id=key,
+            prompt_ids=self.prepared.prompt_ids,
+            params=msgspec.structs.replace(self.prepared.params, seed=self.seed),
+            output_ids=self.token_ids.copy(),
+            priority=priority,
+        )
+
+    def displaced(self, now: float) -> None:
+        """Is in the engine no longer. Unfinished, it waits for the next one, unless it was to be stopped."""
+        self.key = None
+        if self.phase is not Phase.RUNNING:
+            return
+        self.phase = Phase.QUEUED
+        if self.doom is not None:
+            self._end_doomed(now)
+
+    @property
+    def barren(self) -> bool:
+        """Brought no token since it was put into the engine."""
+        return len(self.token_ids) == self.tokens_when_placed
+
+    def received(self, output: Output, now: float) -> None:
+        """What one step of the engine brought; the last one ends the request."""
+        if self.phase is not Phase.RUNNING:
+            return
+        if output.token_ids and self._first_token_at is None:
+            self._first_token_at = now
+        self._cached_tokens = output.cached_tokens
+        shown, self._skip = output.text[self._skip :], max(0, self._skip - len(output.text))
+        self._extend(output.token_ids, shown, now)
+        if output.error is not None:
+            error = output.error
+            status = _STATUS.get(error.code, BAD_REQUEST)
+            self.fail(error.code, error.message, status, error.param, now)
+        elif output.finish_reason == "abort":
+            self._aborted(now)
+        elif output.finish_reason is not None:
+            self.end(Ending(Exit.DONE, Finished(self.epoch, output.finish_reason, *self._figures(now))))
+
+    def _extend(self, token_ids: list[int], text: str, now: float) -> None:
+        assert self.outbox is not None
+        self.token_ids.extend(token_ids)
+        if text:
+            self.pieces.append(text)
+        self.outbox.add(token_ids, text, now)
+
+    def _aborted(self, now: float) -> None:
+        if self.doom is not None:
+            self._end_doomed(now)
+        else:
+            self.fail("internal_error", "the engine gave the request up; send it again", INTERNAL, "", now)
+
+    # ---------------------------------------------------------------------------------------- ending
+
+    def stop(self, doom: Doom, now: float | None = None) -> bool:
+        """Cancelled or expired; the first of them counts. True: the engine must abort it, and its last
+        output will end it. Otherwise it ended now, or will as soon as it is opened."""
+        if self.ending is not None or self.doom is not None:
+            return False
+        self.doom = doom
+        if self.phase is Phase.RUNNING:
+            return True
+        if self.phase is not Phase.OPENING:
+            self._end_doomed(now)
+        return False
+
+    def refuse(self, error: LineError) -> None:
+        """The message holds no request that can be run; one that cannot be read is a dead letter."""
+        self.custom_id = error.custom_id
+        status = _STATUS.get(error.code, BAD_REQUEST)
+        failed = Failed(self.epoch, error.code, error.message, status, error.param or "", *self._figures())
+        if error.unreadable:
+            self.end(Ending(Exit.DEAD_LETTER, failed, error.message))
+        else:
+            self.end(Ending(Exit.DONE, failed))
+
+    def fail(self, code: str, message: str, status: int, param: str = "", now: float | None = None) -> None:
+        failed = Failed(self.epoch, code, message, status, param, *self._figures(now))
+        self.end(Ending(Exit.DONE, failed))
+
+    def convict(self, now: float) -> None:
+        """It killed the engine too often: a dead letter."""
+        message = f"the engine died {self.lonely_deaths} times with this request alone in it"
+        failed = Failed(self.epoch, "poisoned", message, INTERNAL, "", *self._figures(now))
+        self.end(Ending(Exit.DEAD_LETTER, failed, message))
+
+    def end(self, ending: Ending) -> None:
+        """Decides how it leaves; the first decision stands, see `overrule`."""
+        if self.ending is None:
+            self.overrule(ending)
+
+    def overrule(self, ending: Ending) -> None:
+        """What the broker says about ownership counts more than what was decided here."""
+        self.ending, self.phase = ending, Phase.ENDING
+
+    def disowned(self, ending: Ending) -> None:
+        """The broker says that this delivery is not to be run: nothing more goes into the log."""
+        self.outbox = None
+        self.overrule(ending)
+
+    def terminal(self) -> Terminal | None:
+        """The terminal record, under the epoch in force."""
+        if self.ending is None or self.ending.terminal is None:
+            return None
+        return replace(self.ending.terminal, epoch=self.epoch)
+
+    def _end_doomed(self, now: float | None = None) -> None:
+        assert self.doom is not None
+        code, message = self.doom.value
+        self.fail(code, message, 0, "", now)
+
+    def _figures(self, now: float | None = None) -> tuple[Usage, Timings]:
+        prompt = len(self.prepared.prompt_ids) if self.prepared else 0
+        first = _ms(self._began_at, self._first_token_at)
+        return (
+            Usage(prompt, len(self.token_ids), self._cached_tokens),
+            Timings(self._queued_ms, first, _ms(self._began_at, now)),
+        )
+
+
+def _ms(since: float, until: float | None) -> int:
+    return 0 if until is None else max(0, round((until - since) * 1000))

@@ -1,0 +1,66 @@
+"""Who owns a request, when an append or a settle had an unknown fate.
+
+The owner fences itself anew and reads the log: only that tells what stands there. Whatever the answer, no
+token is doubled or lost: the outbox goes on behind the last delta that landed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from headrace.broker.contract import ConsumerSession, OpenOutcome, Settlement
+from headrace.broker.errors import BrokerUnavailable
+from headrace.consumer.backoff import Backoff, insist
+from headrace.consumer.inflight import Ending, Exit, InFlight
+
+log = logging.getLogger(__name__)
+
+NOT_OURS = "another consumer wrote into the log meanwhile"
+
+
+async def reopen(session: ConsumerSession, flight: InFlight) -> None:
+    """Fences anew, as often as it takes, and tells the flight what became of it."""
+    opened = await insist(lambda: session.open(flight.delivery), f"re-opening {flight.request_id}")
+    if opened.outcome is not OpenOutcome.RUN:
+        flight.disowned(not_to_run(opened.outcome))
+        return
+    assert opened.state is not None
+    if flight.outbox is None:
+        # It was not ours to run before, now it is: it begins anew, as any delivery does.
+        flight.opened(opened)
+        flight.overrule(Ending(Exit.RELEASE, reason="it is to be run after all"))
+    elif not flight.outbox.reopened(opened.epoch, opened.state, opened.now_ms):
+        flight.outbox.discard(opened.epoch)
+        flight.overrule(Ending(Exit.RELEASE, reason=NOT_OURS))
+
+
+async def settle_for_sure(
+    session: ConsumerSession, flight: InFlight, build: Callable[[InFlight], Settlement]
+) -> bool:
+    """Settles, as often as it takes; `build` makes the settlement under the epoch in force. False: somebody
+    else owns the request. One whose terminal record landed is acknowledged silently."""
+    backoff = Backoff()
+    while not flight.dropped:
+        try:
+            return await session.settle(flight.delivery, flight.epoch, build(flight))
+        except BrokerUnavailable as error:
+            log.warning("settling %s has an unknown fate: %s", flight.request_id, error)
+            await backoff.pause()
+        await reopen(session, flight)
+        if flight.outbox is not None:
+            flight.outbox.discard(flight.epoch)  # all deltas were written; the settlement carries the epoch
+    return False
+
+
+def not_to_run(outcome: OpenOutcome) -> Ending:
+    """How a delivery that is not to be run leaves."""
+    match outcome:
+        case OpenOutcome.ENDED | OpenOutcome.TWIN:
+            return Ending(Exit.DONE, reason=outcome.value)
+        case OpenOutcome.CONFLICT:
+            return Ending(Exit.DEAD_LETTER, reason="its id belongs to a request with another body")
+        case OpenOutcome.LOST:
+            return Ending(Exit.DROP, reason="the lease is gone")
+        case OpenOutcome.RUN:
+            raise AssertionError("a request to run does not leave")

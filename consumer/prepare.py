@@ -1,0 +1,102 @@
+"""From a message to what the engine takes: parse, check the model's name, tokenise, off the event loop.
+
+Parsing and tokenising a long prompt takes milliseconds to seconds; both run in one thread of their own (one,
+since a tokenizer is not shared between threads), so that heartbeat and streams go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace.broker.lines.parse import parse_message
+from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+from headrace.broker.message import Message
+from headrace.gpu_engine.api import SamplingParams
+from headrace.gpu_engine.text.contract import TextError, Tokenizer
+from headrace.gpu_engine.text.stream import TextStream
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Ready for the engine, but for the seed. `replayed_text`: what the engine takes as shown already when
+    the tokens of an interrupted answer are given to it."""
+
+    prompt_ids: list[int]
+    params: SamplingParams
+    replayed_text: str = ""
+
+
+class Preparer:
+    """`served`: names of the model that requests may use, the preferred one first."""
+
+    def __init__(self, tokenizer: Tokenizer, served: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._served = tuple(served)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+
+    async def parse(self, message: Message) -> ParsedRequest | LineError:
+        """The request, if it can be read and names a model that is served here."""
+        return await self._run(lambda: self._check_model(parse_message(message)))
+
+    async def tokenise(self, parsed: ParsedRequest, kept: Sequence[int]) -> Prepared | LineError:
+        """`kept`: tokens of an interrupted answer that will be continued."""
+        return await self._run(lambda: self._tokenise(parsed, kept))
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, work: Callable[[], T | LineError]) -> T | LineError:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except Exception:
+            # A request that trips a bug here must fail alone: else it would end one consumer after the other.
+            log.exception("a request could not be prepared")
+            return LineError("internal_error", "the request could not be prepared; this is a bug of ours")
+
+    def _check_model(self, parsed: ParsedRequest | LineError) -> ParsedRequest | LineError:
+        if isinstance(parsed, LineError) or parsed.model is None or parsed.model in self._served:
+            return parsed
+        names = ", ".join(repr(name) for name in self._served)
+        message = f"the model {parsed.model[:100]!r} is not served here; served: {names}"
+        return LineError("model_not_found", message, "model", parsed.custom_id)
+
+    def _tokenise(self, parsed: ParsedRequest, kept: Sequence[int]) -> Prepared | LineError:
+        params = sampling_params(parsed.sampling)
+        try:
+            prompt_ids = self._prompt_ids(parsed)
+        except TextError as error:
+            param = "prompt" if parsed.messages is None else "messages"
+            return LineError("invalid_request", str(error), param, parsed.custom_id)
+        replayed = TextStream(self._tokenizer, prompt_ids, params.stop).feed(kept) if kept else ""
+        return Prepared(prompt_ids, params, replayed)
+
+    def _prompt_ids(self, parsed: ParsedRequest) -> list[int]:
+        if parsed.messages is not None:
+            return self._tokenizer.encode_chat(parsed.messages)
+        assert parsed.prompt is not None
+        if isinstance(parsed.prompt, str):
+            return self._tokenizer.encode(parsed.prompt)
+        return list(parsed.prompt)
+
+
+def sampling_params(sampling: Sampling) -> SamplingParams:
+    """What the user left open takes the OpenAI API's default. The seed is not set here."""
+    default = SamplingParams()
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=default.temperature if sampling.temperature is None else sampling.temperature,
+        top_p=default.top_p if sampling.top_p is None else sampling.top_p,
+        top_k=default.top_k if sampling.top_k is None else sampling.top_k,
+        min_p=default.min_p if sampling.min_p is None else sampling.min_p,
+        stop=sampling.stop,
+        ignore_eos=sampling.ignore_eos,
+    )

@@ -1,0 +1,81 @@
+"""The consumer as a service: connects the broker, starts the engine, serves until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from headrace.broker.connect import connect
+from headrace.broker.contract import ConsumerSession
+from headrace.consumer.drain import Drain, drain_on_signals
+from headrace.consumer.engine_process import EngineHandle, EngineProcess
+from headrace.consumer.errors import EngineSick, EngineUnusable
+from headrace.consumer.prepare import Preparer
+from headrace.consumer.ready_file import write_ready_file
+from headrace.consumer.settings import ConsumerSettings
+from headrace.consumer.worker import Parts, Worker
+from headrace.gpu_engine.api import EngineInfo
+from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.text.contract import Tokenizer
+from headrace.gpu_engine.text.load import load_tokenizer
+
+log = logging.getLogger(__name__)
+
+EXIT_DRAINED = 0
+EXIT_SICK = 1
+
+
+async def run_consumer(settings: ConsumerSettings) -> int:
+    """Runs one consumer until SIGTERM or SIGINT; returns the exit status of the process.
+
+    0: drained. 1: the engine died too often, all requests were handed back. What a user can put right at
+    the start is raised with its sentence: EngineUnusable, and BrokerError where there is no usable broker.
+    """
+    drain = Drain(settings.grace_s)
+    with drain_on_signals(drain):
+        broker = await connect(settings.broker, prefix=settings.prefix)
+        async with contextlib.aclosing(broker):
+            session = await broker.consume(settings.lanes, settings.lease_ms)
+            async with contextlib.aclosing(session):
+                return await _serve(session, settings, drain)
+
+
+async def _serve(session: ConsumerSession, settings: ConsumerSettings, drain: Drain) -> int:
+    # The tokenizer loads beside the engine: both take seconds.
+    tokenizer = asyncio.create_task(_load_tokenizer(settings))
+    preparers: list[Preparer] = []
+
+    async def prepare(info: EngineInfo) -> Preparer:
+        preparers.append(Preparer(await tokenizer, served_names(settings, info)))
+        return preparers[0]
+
+    def on_ready(info: EngineInfo, engine: EngineHandle) -> None:
+        log.info("the engine is ready: %s, process %d", info.model, engine.pid)
+        if settings.ready_file is not None:
+            write_ready_file(settings.ready_file, engine_pid=engine.pid, model=settings.model or info.model)
+
+    parts = Parts(session, lambda: EngineProcess(settings.engine), prepare, on_ready)
+    try:
+        await Worker(parts, settings, drain).run()
+    except EngineSick as error:
+        log.error("%s", error)
+        return EXIT_SICK
+    finally:
+        tokenizer.cancel()
+        for preparer in preparers:
+            preparer.close()
+    return EXIT_DRAINED
+
+
+async def _load_tokenizer(settings: ConsumerSettings) -> Tokenizer:
+    try:
+        return await asyncio.to_thread(load_tokenizer, settings.engine.model, settings.engine.engine)
+    except ModelError as error:
+        raise EngineUnusable(str(error)) from error
+
+
+def served_names(settings: ConsumerSettings, info: EngineInfo) -> list[str]:
+    """Names that requests may use for the model, the preferred one first."""
+    names = (settings.model, info.model, settings.engine.model, *settings.aliases)
+    return list(dict.fromkeys(name for name in names if name))

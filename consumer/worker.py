@@ -1,0 +1,258 @@
+"""The consumer's loop: pull → open → prepare → run → publish → settle, many requests side by side.
+
+    pull ──► serving, a task for each ───────────────────────────────────────────────► settle
+               open, parse, tokenise ──► placement ──► engine        publisher ──► log
+                                            ▲             │              ▲
+                                            └── watchdog ◄┘ ── outputs ──┘
+
+Side tasks do what is common to all requests: the watchdog runs the engine, the publisher appends, the
+heartbeat renews leases, and cancellations are listened to. They are watched: if one of them ends, the
+worker hands its requests back and stops with that error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.broker.contract import ConsumerSession
+from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.message import Delivery
+from headrace.consumer.backoff import Backoff, insist
+from headrace.consumer.counters import Counters
+from headrace.consumer.drain import Drain
+from headrace.consumer.engine_process import EngineHandle
+from headrace.consumer.errors import ConsumerError
+from headrace.consumer.inflight import Doom, InFlight
+from headrace.consumer.outbox import Checkpoints
+from headrace.consumer.placement import Placement
+from headrace.consumer.prepare import Preparer
+from headrace.consumer.publisher import Publisher
+from headrace.consumer.serving import Means, Serving
+from headrace.consumer.settings import ConsumerSettings
+from headrace.consumer.watchdog import Watchdog
+from headrace.consumer.window import Window, slots_for
+from headrace.gpu_engine.api import EngineInfo
+
+log = logging.getLogger(__name__)
+
+PULL_WAIT_MS = 500
+HEARTBEATS_PER_LEASE = 4
+RELEASE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a worker is made of, so that tests can put in their own.
+
+    `start_engine` begins to load an engine; `prepare` makes the preparer for it once it is ready;
+    `on_ready` is told of each engine that is ready, the first one and every restarted one.
+    """
+
+    session: ConsumerSession
+    start_engine: Callable[[], EngineHandle]
+    prepare: Callable[[EngineInfo], Awaitable[Preparer]]
+    on_ready: Callable[[EngineInfo, EngineHandle], None] = lambda info, engine: None
+    clock: Callable[[], float] = time.monotonic
+
+
+class Worker:
+    """Serves requests from one session with one engine, until it is drained.
+
+    `run` returns after a drain and raises what ended it otherwise: EngineUnusable, EngineSick, or a
+    BrokerError that waiting does not cure. Cancelling `run` stops at once and hands nothing back: leases
+    lapse then, as after a crash.
+    """
+
+    def __init__(self, parts: Parts, settings: ConsumerSettings, drain: Drain) -> None:
+        self.counters = Counters()
+        self._parts = parts
+        self._session = parts.session
+        self._settings = settings
+        self._drain = drain
+        self._servings: dict[InFlight, Serving] = {}
+        self._tasks: dict[InFlight, asyncio.Task[None]] = {}
+        self._slot_freed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._engine_ready: asyncio.Future[EngineInfo] = loop.create_future()
+        self._failed: asyncio.Future[None] = loop.create_future()
+        rules = Checkpoints(settings.publish.checkpoint_tokens, settings.publish.checkpoint_s)
+        self._publisher = Publisher(
+            self._session, lambda: self._servings, self._published, rules, parts.clock
+        )
+        self._placement = Placement(self._received, parts.clock, settings.watchdog.quarantine_after)
+        self._watchdog = Watchdog(
+            parts.start_engine, self._placement, settings.watchdog, self._ready, parts.clock
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Requests held at present."""
+        return len(self._servings)
+
+    async def run(self) -> None:
+        side = [
+            self._watched(self._watchdog.run(), "engine watchdog"),
+            self._watched(self._heartbeat(), "heartbeat"),
+            self._watched(self._listen(), "cancellations"),
+        ]
+        publisher = self._watched(self._publisher.run(), "publisher")
+        pull = asyncio.create_task(self._pull(), name="pull loop")
+        pull.add_done_callback(self._check)
+        end = asyncio.create_task(self._drained(pull), name="drain")
+        try:
+            await asyncio.wait({end, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+            await _cancel([pull, end])
+            await self._hand_back(can_flush=not publisher.done())
+            if self._failed.done():
+                self._failed.result()
+        finally:
+            await _cancel([pull, end, publisher, *side, *self._tasks.values()])
+            self._failed.cancel()
+            log.info("stopped: %s; engine restarts: %d", self.counters, self._watchdog.restarts)
+
+    # -------------------------------------------------------------------------------- pulling, serving
+
+    async def _pull(self) -> None:
+        """Fills the window as slots free, until the drain."""
+        means = await self._means()
+        batch_size = self._engine_ready.result().max_batch_size
+        window = Window(self._settings.max_in_flight or slots_for(batch_size))
+        backoff = Backoff()
+        while not self._drain.requested:
+            self._slot_freed.clear()
+            free = window.free(self.in_flight)
+            if not free:
+                await self._slot_freed.wait()
+                continue
+            try:
+                deliveries = await self._session.pull(free, PULL_WAIT_MS)
+            except BrokerUnavailable as error:
+                log.warning("pulling failed, will be repeated: %s", error)
+                await backoff.pause()
+                continue
+            backoff = Backoff()
+            for delivery in deliveries:
+                self._take(delivery, means)
+
+    async def _means(self) -> Means:
+        info = await self._engine_ready
+        return Means(
+            session=self._session,
+            preparer=await self._parts.prepare(info),
+            placement=self._placement,
+            publisher=self._publisher,
+            model=self._settings.model or info.model,
+            fingerprint=info.fingerprint,
+            clock=self._parts.clock,
+        )
+
+    def _take(self, delivery: Delivery, means: Means) -> None:
+        self._lost([delivery])  # if we still serve it, its lease had lapsed before it came back to us
+        serving = Serving.of(delivery, means)
+        flight = serving.flight
+        self.counters.pulled += 1
+        self._servings[flight] = serving
+        if self._drain.requested:
+            serving.release()
+        task = asyncio.create_task(self._serve(serving), name=f"request {flight.request_id}")
+        task.add_done_callback(self._check)
+        self._tasks[flight] = task
+
+    async def _serve(self, serving: Serving) -> None:
+        flight = serving.flight
+        try:
+            settled = await serving.run()
+        finally:
+            del self._servings[flight], self._tasks[flight]
+            self._slot_freed.set()
+        self.counters.left(flight, settled=settled)
+        log.debug("request %s left: %s", flight.request_id, flight.ending)
+
+    # -------------------------------------------------------------------------------------- side tasks
+
+    async def _heartbeat(self) -> None:
+        pause_s = self._session.lease_ms / 1000 / HEARTBEATS_PER_LEASE
+        while True:
+            await asyncio.sleep(pause_s)
+            self._lost(await insist(self._session.heartbeat, "the heartbeat", longest_s=pause_s))
+
+    async def _listen(self) -> None:
+        async for ref in self._session.cancellations():
+            for serving in [s for f, s in self._servings.items() if f.delivery.ref == ref]:
+                serving.stop(Doom.CANCELLED)
+
+    def _lost(self, deliveries: Sequence[Delivery]) -> None:
+        positions = {delivery.position for delivery in deliveries}
+        if positions:
+            for serving in [s for f, s in self._servings.items() if f.position in positions]:
+                serving.lost("its lease lapsed")
+
+    def _ready(self, info: EngineInfo, engine: EngineHandle) -> None:
+        if not self._engine_ready.done():
+            self._engine_ready.set_result(info)
+        self._parts.on_ready(info, engine)
+
+    def _received(self, flight: InFlight) -> None:
+        """The placement has something new of this request."""
+        self._publisher.wake()
+        if flight in self._servings:
+            self._servings[flight].moved()
+
+    def _published(self, flight: InFlight) -> None:
+        """The publisher wrote something of this request, or found that it is not ours."""
+        if flight.ending is not None:
+            self._placement.remove(flight)
+        if flight in self._servings:
+            self._servings[flight].moved()
+
+    def _watched(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A side task: it must not end before it is cancelled."""
+        task = asyncio.create_task(coroutine, name=name)
+        task.add_done_callback(self._check)
+        task.add_done_callback(lambda ended: self._fail(ConsumerError(f"the {name} ended")))
+        return task
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    # ---------------------------------------------------------------------------------------- stopping
+
+    async def _drained(self, pull: asyncio.Task[None]) -> None:
+        """Returns when a drain was asked for, and all requests left or the grace is over."""
+        await self._drain.wait_requested()
+        log.info("draining: %d requests in flight", self.in_flight)
+        self._slot_freed.set()
+        await asyncio.wait({pull}, timeout=2 * PULL_WAIT_MS / 1000)
+        over = asyncio.create_task(self._drain.wait_over())
+        try:
+            while self._tasks and not over.done():
+                await asyncio.wait({over, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel([over])
+
+    async def _hand_back(self, *, can_flush: bool) -> None:
+        """Releases what is left, with its tokens in the log, so that others go on with it."""
+        for serving in list(self._servings.values()):
+            serving.release()
+            if not can_flush and serving.flight.outbox is not None:
+                serving.flight.outbox.discard(serving.flight.epoch)
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=RELEASE_S)
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancels tasks and waits until they are gone; what they raised was, or will be, told elsewhere."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,189 @@
+"""The outbox: whatever happens to appends, the log ends up with each token once and in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.broker.events import Delta, Event, Started
+from headrace.broker.fold import Fold, fold
+from headrace.consumer.outbox import Checkpoints, Outbox
+
+RULES = Checkpoints(tokens=4, seconds=1.0)
+AT_ONCE = float("-inf")
+
+
+def started(epoch: int, kept: int = 0) -> Started:
+    return Started(epoch, "c", "q/1", seed=1, body_hash=b"h", fingerprint="f", kept=kept)
+
+
+def begun(state: Fold | None = None, epoch: int = 1, kept: int = 0) -> Outbox:
+    outbox = Outbox(epoch, state or Fold())
+    outbox.begin(started(epoch, kept))
+    return outbox
+
+
+def running() -> Outbox:
+    """An outbox whose first delta was written."""
+    outbox = begun()
+    outbox.add([1], "a", 0.0)
+    outbox.take()
+    outbox.acknowledged()
+    return outbox
+
+
+# ---------------------------------------------------------------------------------- what is due, and when
+
+
+def test_started_goes_at_once_and_with_the_tokens_that_are_there() -> None:
+    outbox = begun()
+    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+    outbox.add([7], "x", 0.0)
+    assert [type(event) for event in outbox.take()] == [Started, Delta]
+
+
+def test_the_first_delta_goes_at_once_even_when_nobody_streams() -> None:
+    outbox = begun()
+    outbox.take()
+    outbox.acknowledged()
+    assert outbox.due_at(RULES, urgent=False) is None
+    outbox.add([1], "a", 5.0)
+    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+
+
+def test_what_somebody_streams_waits_only_while_an_append_is_unacknowledged() -> None:
+    outbox = running()
+    outbox.add([2], "b", 1.0)
+    assert outbox.due_at(RULES, urgent=True) == AT_ONCE
+    outbox.take()
+    outbox.add([3], "c", 1.1)
+    outbox.add([4], "d", 1.2)
+    assert outbox.due_at(RULES, urgent=True) is None
+    outbox.acknowledged()
+    assert outbox.due_at(RULES, urgent=True) == AT_ONCE
+    assert outbox.take() == (Delta(1, 2, (3, 4), "cd"),)
+
+
+def test_what_nobody_streams_waits_for_a_checkpoint_by_time() -> None:
+    outbox = running()
+    outbox.add([2], "b", 10.0)
+    outbox.add([3], "c", 10.5)
+    assert outbox.due_at(RULES, urgent=False) == 11.0
+
+
+def test_what_nobody_streams_waits_for_a_checkpoint_by_tokens() -> None:
+    outbox = running()
+    outbox.add([2, 3, 4], "bcd", 10.0)
+    assert outbox.due_at(RULES, urgent=False) == 11.0
+    outbox.add([5], "e", 10.1)
+    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+
+
+def test_text_without_tokens_and_tokens_without_text_are_both_written() -> None:
+    outbox = running()
+    outbox.add([2], "", 0.0)
+    outbox.take()
+    outbox.acknowledged()
+    outbox.add([], "held back", 0.0)
+    assert outbox.take() == (Delta(1, 2, (), "held back"),)
+
+
+def test_nothing_is_due_when_nothing_came() -> None:
+    outbox = running()
+    outbox.add([], "", 0.0)
+    assert outbox.due_at(RULES, urgent=True) is None
+    assert outbox.empty
+
+
+# ------------------------------------------------------------------------------------------- unknown fate
+
+
+def test_an_append_that_landed_is_not_written_again() -> None:
+    outbox = running()
+    outbox.add([2], "b", 0.0)
+    log: list[Event] = [started(1), Delta(1, 0, (1,), "a"), *outbox.take()]
+    assert outbox.reopened(2, fold(log), now_ms=9)
+    outbox.add([3], "c", 0.0)
+    again, delta = outbox.take()
+    assert isinstance(again, Started)
+    assert (again.epoch, again.kept, again.at_ms) == (2, 2, 9)
+    assert delta == Delta(2, 2, (3,), "c")
+
+
+def test_an_append_that_did_not_land_is_written_under_the_new_epoch() -> None:
+    outbox = running()
+    outbox.add([2], "b", 0.0)
+    outbox.take()
+    assert outbox.reopened(2, fold([started(1), Delta(1, 0, (1,), "a")]), now_ms=0)
+    assert outbox.take()[1] == Delta(2, 1, (2,), "b")
+
+
+def test_a_fresh_start_that_did_not_land_still_drops_the_old_answer() -> None:
+    old = fold([started(1), Delta(1, 0, (1, 2), "old")])
+    outbox = begun(old, epoch=2, kept=0)
+    outbox.take()
+    assert outbox.reopened(3, old, now_ms=0)
+    (again,) = outbox.take()
+    assert isinstance(again, Started)
+    assert again.kept == 0
+
+
+def test_a_log_that_somebody_else_wrote_into_is_not_continued() -> None:
+    outbox = running()
+    theirs = [started(1), Delta(1, 0, (1,), "a"), started(2, kept=1), Delta(2, 1, (9,), "z")]
+    assert not outbox.reopened(3, fold(theirs), now_ms=0)
+
+
+def test_a_log_that_somebody_else_began_anew_is_not_continued() -> None:
+    outbox = running()
+    theirs = [started(1), Delta(1, 0, (1,), "a"), started(2, kept=0)]
+    assert not outbox.reopened(3, fold(theirs), now_ms=0)
+
+
+@dataclass
+class Broker:
+    """A log that may take an append and not say so."""
+
+    log: list[Event] = field(default_factory=list)
+    epoch: int = 1
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    moves=st.lists(st.sampled_from(["add", "silent", "ok", "lost", "landed", "crash"]), max_size=40),
+)
+def test_whatever_happens_to_appends_readers_see_each_token_once(moves: list[str]) -> None:
+    broker = Broker()
+    expected: list[int] = []
+    outbox = begun()
+    for number, move in enumerate([*moves, "ok", "ok"]):
+        if move == "add":
+            outbox.add([number], f"<{number}>", 0.0)
+            expected.append(number)
+        elif move == "silent":
+            outbox.add([number], "", 0.0)
+            expected.append(number)
+        elif move == "crash":  # another owner resumes; what was not in the log is generated again
+            broker.epoch += 1
+            state = fold(broker.log)
+            outbox = begun(state, broker.epoch, len(state.token_ids))
+            expected = state.token_ids.copy()
+        elif not outbox.empty:
+            events = outbox.take()
+            if move != "lost":
+                broker.log.extend(events)
+            if move == "ok":
+                outbox.acknowledged()
+            else:
+                broker.epoch += 1
+                assert outbox.reopened(broker.epoch, fold(broker.log), now_ms=0)
+    seen = fold(broker.log)
+    assert outbox.empty
+    assert seen.restarts == 0
+    assert seen.token_ids == outbox.logged == expected
+    shown = [int(number) for number in seen.text.replace("<", "").split(">")[:-1]]
+    assert shown == [token for token in seen.token_ids if token in set(shown)]
+    assert shown == sorted(set(shown))
+    assert seen.next_seq == outbox.next_seq
