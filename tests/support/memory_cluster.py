@@ -68,7 +68,7 @@ class MemoryCluster:
         clock: Clock | None = None,
         *,
         prefix: str = "headrace",
-        partitions: int = 3,
+        partitions: int = 4,
         hop: Callable[[], Awaitable[None]] = one_hop,
     ) -> None:
         self.clock: Clock = clock or SystemClock()

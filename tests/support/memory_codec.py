@@ -106,8 +106,9 @@ def due_ms(record: Record) -> int:
 
 
 def result_headers(message: Message, ref: RequestRef) -> dict[str, str]:
-    """What a result line carries: the id, and all headers that are not ours."""
-    return {**message.headers, "request-id": ref.request_id}
+    """What a result line carries: the identity, and all headers that are not ours."""
+    tenant = {"tenant": ref.tenant} if ref.tenant else {}
+    return {**message.headers, **tenant, "request-id": ref.request_id}
 
 
 def log_key(ref: RequestRef) -> str:

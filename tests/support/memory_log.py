@@ -136,13 +136,14 @@ class MemoryLog:
         return self._home(ref) is not None
 
     def _home(self, ref: RequestRef) -> Partition | None:
-        """The partition of a request: where its position says, or where the key points, in each lane."""
+        """The partition of a request: where its position says, or where the key points, in each lane; a
+        publisher with another hash is found by a scan of the rest."""
         place = parse_position(self.names, ref.request_id)
         if place is not None:
             candidates = [place[0]]
         else:
             number = partition_number(ref, self.cluster.width)
-            candidates = [PartitionId(lane, number) for lane in Lane]
+            candidates = sorted(self.cluster.partitions, key=lambda p: p.number != number)
         for candidate in candidates:
             partition = self.cluster.partitions.get(candidate)
             if partition is not None and self._holds(partition, ref):

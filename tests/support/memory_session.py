@@ -81,10 +81,9 @@ class MemorySession:
         taken: list[Delivery] = []
         for tenure in self._by_lane():
             for offset, decoded in tenure.fetchable(self._cluster.names):
-                if len(taken) >= limit:
-                    break
-                if not isinstance(decoded, Undecodable):
-                    taken.append(tenure.take(offset, decoded))
+                if len(taken) >= limit or isinstance(decoded, Undecodable):
+                    break  # the fetch position passes nothing that is not buried yet
+                taken.append(tenure.take(offset, decoded))
         self._report()
         return taken
 
@@ -98,8 +97,7 @@ class MemorySession:
                 if isinstance(decoded, Undecodable):
                     where = position(self._cluster.names, tenure.partition.id, offset)
                     letter = self._dead_letter(tenure, offset, where, decoded.reason)
-                    if await self._member.transact(tenure, offset, [letter]):
-                        tenure.pass_by(offset)
+                    await self._member.transact(tenure, offset, [letter])
 
     # ------------------------------------------------------------------------------------ open, append
 

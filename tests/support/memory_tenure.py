@@ -75,7 +75,9 @@ class Tenure:
 
     def take(self, offset: int, decoded: Decoded) -> Delivery:
         """The delivery of a record that is now held."""
-        self.pass_by(offset)
+        if offset in self.returned:
+            self.returned.remove(offset)
+        self.next = max(self.next, offset + 1)
         delivery = Delivery(
             message=decoded.message,
             ref=decoded.ref,
@@ -87,12 +89,6 @@ class Tenure:
         )
         self.held[offset] = delivery
         return delivery
-
-    def pass_by(self, offset: int) -> None:
-        """The record needs no fetching any more."""
-        if offset in self.returned:
-            self.returned.remove(offset)
-        self.next = max(self.next, offset + 1)
 
     def give_back(self, offset: int) -> None:
         """Ends the hold, unfinished: whoever fetches next gets it, this owner or its successor."""

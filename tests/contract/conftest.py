@@ -1,0 +1,35 @@
+"""Each test of the contract runs over every adapter. One Valkey a test session, one prefix a test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.contract.case import Case
+from tests.contract.memory_case import memory_case
+
+
+@pytest.fixture(scope="session")
+def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    valkey = pytest.importorskip("headrace.broker.embedded.valkey")
+    server = valkey.EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
+    prefix = f"test-{uuid.uuid4().hex[:12]}"
+    made: Case
+    if request.param == "memory":
+        made = memory_case(prefix)
+    else:
+        pytest.importorskip("headrace.broker.connect")
+        from tests.contract.redis_case import redis_case
+
+        made = await redis_case(request.getfixturevalue("valkey_url"), prefix)
+    yield made
+    await made.close()
