@@ -33,7 +33,7 @@ OpenText: TypeAlias = Callable[[Tokenizer, Sequence[int], Sequence[str]], TextSt
 class StepEngine:
     """A continuous-batching engine over a `Runner`; implements `Engine`.
 
-    `context`: positions the model has; `vocab_size`: ids it knows. `fingerprint` names model and
+    `max_context`: positions the model has; `vocab_size`: ids it knows. `fingerprint` names model and
     tokenizer and salts the prefix cache. `preempt_hook` forces preemptions in tests.
     """
 
@@ -45,7 +45,7 @@ class StepEngine:
         *,
         model: str,
         fingerprint: str,
-        context: int,
+        max_context: int,
         vocab_size: int,
         preempt_hook: PreemptHook | None = None,
         open_text: OpenText = TextStream,
@@ -57,7 +57,7 @@ class StepEngine:
             config,
             num_blocks=runner.num_blocks,
             block_size=runner.block_size,
-            context=context,
+            max_context=max_context,
             vocab_size=vocab_size,
         )
         self._memory = KVMemory(

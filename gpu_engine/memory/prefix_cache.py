@@ -3,7 +3,7 @@
 A full block's key is a hash over its parent's hash and its own tokens, so that equal keys mean equal
 tokens from the start (the hash chain of vLLM's automatic prefix caching). The chain begins with a salt,
 which keeps models, adapters and tenants apart. The hash is BLAKE2b with 16 bytes; besides, every hit
-compares parent and tokens, so that a collision is a miss and never somebody else's memory.
+compares the tokens and the parent's hash, so that blocks with colliding hashes are told apart.
 """
 
 from __future__ import annotations

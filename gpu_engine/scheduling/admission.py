@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.preemption import is_spared
+from headrace.gpu_engine.scheduling.preemption import choose_victims, is_spared, yields_to
 from headrace.gpu_engine.scheduling.request import Request
 
 
@@ -44,26 +44,44 @@ class OutputEstimate:
 
 
 class Admission:
-    """The test whether a waiting request may join those that run. `watermark`: share of blocks that stay
-    free, unless nothing runs: a request alone always joins."""
+    """The test whether a waiting request may join those that run.
 
-    def __init__(self, memory: KVMemory, watermark: float) -> None:
+    `max_running` bounds how many run. `watermark`: share of blocks that stay free, unless nothing runs: a
+    request alone always joins.
+    """
+
+    def __init__(self, memory: KVMemory, max_running: int, watermark: float) -> None:
         self._memory = memory
+        self._max_running = max_running
         self._reserve = int(watermark * memory.capacity)
         self.estimate = OutputEstimate()
 
-    def missing_blocks(self, request: Request, prefix: Sequence[int]) -> int:
-        """Free blocks wanting until the known text of `request` fits beside the watermark; 0 if it does."""
-        needed = self._memory.free_blocks_needed(prefix, request.num_tokens) + self._reserve
-        return max(0, needed - self._memory.num_free)
+    def has_slot(self, request: Request, running: Sequence[Request]) -> bool:
+        """A cheap first test: there is a slot, or somebody who may have to give way."""
+        return len(running) < self._max_running or any(yields_to(victim, request) for victim in running)
 
-    def may_join(self, request: Request, prefix: Sequence[int], running: Sequence[Request]) -> bool:
-        """`prefix`: the blocks that the cache has for `request`."""
+    def make_room(
+        self, request: Request, prefix: Sequence[int], running: Sequence[Request]
+    ) -> list[Request] | None:
+        """Whom to preempt so that `request` may join, mostly nobody; None: it may not join now.
+
+        `prefix`: the blocks that the cache has for it. Only lower lanes give way, and only if that helps.
+        """
         if not running:
-            return True
-        return not self.missing_blocks(request, prefix) and self.peak_fits(request, prefix, running)
+            return []
+        if not self._peak_fits(request, prefix, running):
+            return None
+        needed = self._memory.free_blocks_needed(prefix, request.num_tokens) + self._reserve
+        return choose_victims(
+            request,
+            prefix,
+            running,
+            self._memory,
+            missing_slots=len(running) + 1 - self._max_running,
+            missing_blocks=needed - self._memory.num_free,
+        )
 
-    def peak_fits(self, request: Request, prefix: Sequence[int], running: Sequence[Request]) -> bool:
+    def _peak_fits(self, request: Request, prefix: Sequence[int], running: Sequence[Request]) -> bool:
         """Whether memory lasts until the outputs of `request` and its peers are expected to end. Running
         requests of lower lanes are no peers: they are preempted first if it comes to that."""
         peers = [other for other in running if other.priority <= request.priority]

@@ -28,12 +28,12 @@ class Limits:
 
     @classmethod
     def of(
-        cls, config: EngineConfig, *, num_blocks: int, block_size: int, context: int, vocab_size: int
+        cls, config: EngineConfig, *, num_blocks: int, block_size: int, max_context: int, vocab_size: int
     ) -> Limits:
-        """Limits under `config`, for a model with `context` positions and KV memory of `num_blocks`
+        """Limits under `config`, for a model with `max_context` positions and KV memory of `num_blocks`
         blocks, the null block among them."""
         kv_tokens = (num_blocks - 1) * block_size
-        total = min(config.max_total_tokens or context, context, kv_tokens)
+        total = min(config.max_total_tokens or max_context, max_context, kv_tokens)
         return cls(
             max_input_length=min(config.max_input_length or total - 1, total - 1),
             max_total_tokens=total,

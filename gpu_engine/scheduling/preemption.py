@@ -3,7 +3,7 @@
 The victim is the one with least computed work in the lowest lane, since that wastes least (recompute cost
 32-79 % of all tokens in a measured vLLM workload, and this rule cut it by about half). One that gave way
 MAX_PREEMPTIONS times is spared: it goes last, gives no more way to higher lanes, and joins again only with
-its whole output reserved.
+its whole output reserved. One that joined because it was due gives no way to higher lanes either.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def eagerness_to_yield(request: Request) -> tuple[bool, int, int, int]:
 
 def yields_to(victim: Request, request: Request) -> bool:
     """Whether work of a higher lane may take the place of `victim`."""
-    return victim.priority > request.priority and not is_spared(victim)
+    return victim.priority > request.priority and not is_spared(victim) and not victim.keeps_place
 
 
 def choose_victims(
@@ -39,16 +39,18 @@ def choose_victims(
     missing_slots: int,
     missing_blocks: int,
 ) -> list[Request] | None:
-    """The fewest running requests of lower lanes that make room for `request`; None if all are too few.
+    """The running requests of lower lanes that are to make room for `request`, none if there is room;
+    None if all are too few.
 
     Blocks of `prefix` do not count as won: `request` would take them itself.
     """
     victims: list[Request] = []
-    lower = [victim for victim in running if yields_to(victim, request)]
-    for victim in sorted(lower, key=eagerness_to_yield, reverse=True):
-        if missing_slots <= 0 and missing_blocks <= 0:
-            break
-        victims.append(victim)
-        missing_slots -= 1
-        missing_blocks -= memory.releasable(set(victim.block_ids).difference(prefix))
+    if missing_slots > 0 or missing_blocks > 0:
+        lower = [victim for victim in running if yields_to(victim, request)]
+        for victim in sorted(lower, key=eagerness_to_yield, reverse=True):
+            victims.append(victim)
+            missing_slots -= 1
+            missing_blocks -= memory.releasable(set(victim.block_ids).difference(prefix))
+            if missing_slots <= 0 and missing_blocks <= 0:
+                break
     return victims if missing_slots <= 0 and missing_blocks <= 0 else None

@@ -40,7 +40,8 @@ class Request:
     token sampled last, or all that was lost in a preemption. `max_output_tokens` is the user's limit
     capped by what fits, so that the request alone can always run to its end. `own_blocks` did not come
     from the prefix cache, `kept_blocks` are known to it. `planned_step` is the step in flight that
-    computes for it; a result of any other step is stale. `overtaken` counts how often others went first.
+    computes for it; a result of any other step is stale. `overtaken` counts how often others went first;
+    `keeps_place`: it joined because it was due.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Request:
     kept_blocks: int = 0
     planned_step: int | None = None
     sampled_since_start: bool = False
+    keeps_place: bool = False
     preemptions: int = 0
     overtaken: int = 0
     cached_tokens: int | None = None
@@ -102,6 +104,7 @@ class Request:
         self.num_computed_tokens = num_known_blocks * block_size
         self.own_blocks = len(block_ids) - num_known_blocks
         self.kept_blocks = num_known_blocks
+        self.keeps_place = self.is_due
         self.overtaken = 0
         self.sampled_since_start = False
         if self.cached_tokens is None:

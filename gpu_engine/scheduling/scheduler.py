@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import Admission
-from headrace.gpu_engine.scheduling.preemption import choose_victims, eagerness_to_yield, yields_to
+from headrace.gpu_engine.scheduling.preemption import eagerness_to_yield
 from headrace.gpu_engine.scheduling.request import FinishReason, Request, Status
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
 from headrace.gpu_engine.scheduling.waiting import WaitingQueue
@@ -69,7 +69,7 @@ class Scheduler:
         self._max_running = min(max_batch_size, max_batch_tokens)
         self._max_batch_tokens = max_batch_tokens
         self._eos_ids = eos_ids
-        self._admission = Admission(memory, watermark)
+        self._admission = Admission(memory, self._max_running, watermark)
         self._preempt_hook = preempt_hook
         self._requests: dict[str, Request] = {}
         self._running: list[Request] = []
@@ -228,50 +228,25 @@ class Scheduler:
         blocked = 0
         for request in self._waiting.candidates(self._max_running - len(self._running) + LOOKAHEAD):
             due = self._waiting.due()
-            if (
-                due not in (None, request)
-                or not self._has_slot_for(request)
-                or not self._has_budget_for(request)
-            ):
+            has_slot = self._admission.has_slot(request, self._running)
+            if due not in (None, request) or not has_slot or not self._has_budget_for(request):
                 return
             prefix = self._memory.lookup(request.chain, request.token_ids)
-            if self._has_room_for(request, prefix) or self._make_room_for(request, prefix):
+            victims = self._admission.make_room(request, prefix, self._running)
+            if victims is not None:
+                for victim in victims:
+                    self._preempt(victim)
                 self._join(request, prefix)
                 continue
             blocked += 1
             if blocked == LOOKAHEAD:
                 return
 
-    def _has_slot_for(self, request: Request) -> bool:
-        return len(self._running) < self._max_running or any(
-            yields_to(victim, request) for victim in self._running
-        )
-
     def _has_budget_for(self, request: Request) -> bool:
         """Whether it would get tokens in this step, after all whose turn is before its own. To join
         earlier would only hold memory, and miss what others are about to put into the prefix cache."""
         ahead = sum(other.gap for other in self._running if other.gap == 1 or other.turn < request.turn)
         return ahead < self._max_batch_tokens
-
-    def _has_room_for(self, request: Request, prefix: Sequence[int]) -> bool:
-        has_slot = len(self._running) < self._max_running
-        return has_slot and self._admission.may_join(request, prefix, self._running)
-
-    def _make_room_for(self, request: Request, prefix: Sequence[int]) -> bool:
-        """Preempts work of lower lanes, if enough of it can be; never what was preempted often already."""
-        if not self._admission.peak_fits(request, prefix, self._running):
-            return False
-        victims = choose_victims(
-            request,
-            prefix,
-            self._running,
-            self._memory,
-            missing_slots=len(self._running) + 1 - self._max_running,
-            missing_blocks=self._admission.missing_blocks(request, prefix),
-        )
-        for victim in victims or ():
-            self._preempt(victim)
-        return victims is not None
 
     def _join(self, request: Request, prefix: Sequence[int]) -> None:
         self._waiting.remove(request)

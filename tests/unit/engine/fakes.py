@@ -1,0 +1,204 @@
+"""A model without arithmetic: its next token is a hash of the whole context, as read back from KV memory.
+
+Whatever goes wrong with a block, a table or a position changes the context, and so the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.gpu_engine.api import EngineRequest, Output, SamplingParams
+from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.engine import StepEngine
+from headrace.gpu_engine.scheduling.scheduler import PreemptHook
+from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
+
+VOCAB = 32
+EOS = 31
+NAN = -1
+
+
+def next_token(context: Sequence[int], seed: int) -> int:
+    """The fake model: the token after `context`."""
+    return hash((seed, *context)) % VOCAB
+
+
+def expected_tokens(request: EngineRequest, max_total_tokens: int) -> list[int]:
+    """All output of `request` by a plain loop, one request at a time, nothing cached."""
+    context = [*request.prompt_ids, *request.output_ids]
+    params = request.params
+    limit = min(params.max_tokens or max_total_tokens, max_total_tokens - len(request.prompt_ids))
+    output = list(request.output_ids)
+    while len(output) < limit and (params.ignore_eos or output[-1:] != [EOS]):
+        output.append(next_token(context, params.seed))
+        context.append(output[-1])
+    return output
+
+
+class HashRunner:
+    """A `Runner` whose KV memory holds (position, token) by slot.
+
+    `nan_for`: ids whose computation yields no finite numbers. `plans` are the steps so far.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, nan_for: Iterable[str] = ()) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.nan_for = set(nan_for)
+        self.plans: list[StepPlan] = []
+        self._slots: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def launch(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        for chunk in plan.chunks:
+            self._store(chunk)
+        sampled: dict[str, int] = {}
+        failed: dict[str, str] = {}
+        for chunk in plan.chunks:
+            if chunk.samples:
+                context = self._context(chunk)
+                if NAN in context:
+                    failed[chunk.request_id] = "The logits are not finite."
+                else:
+                    sampled[chunk.request_id] = next_token(context, chunk.params.seed)
+        return StepResult(plan.step, sampled, failed)
+
+    def _slot(self, chunk: Chunk, position: int) -> tuple[int, int]:
+        block = chunk.block_table[position // self.block_size]
+        assert 0 < block < self.num_blocks, f"block {block} is not to be used"
+        return block, position % self.block_size
+
+    def _store(self, chunk: Chunk) -> None:
+        for position, token in enumerate(chunk.token_ids, start=chunk.start):
+            stored = NAN if chunk.request_id in self.nan_for else token
+            self._slots[self._slot(chunk, position)] = (position, stored)
+
+    def _context(self, chunk: Chunk) -> list[int]:
+        end = chunk.start + len(chunk.token_ids)
+        assert len(chunk.block_table) == -(-end // self.block_size), "the block table does not fit the chunk"
+        stored = [self._slots[self._slot(chunk, position)] for position in range(end)]
+        assert [position for position, _ in stored] == list(range(end)), "KV of other positions"
+        return [token for _, token in stored]
+
+
+class LetterTokenizer:
+    """One letter a token; the end token has no text."""
+
+    fingerprint = "letters"
+    eos_ids = frozenset({EOS})
+    vocab_size = VOCAB
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) - ord("a") for letter in text]
+
+    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+        raise NotImplementedError
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(chr(ord("a") + token) for token in token_ids if token != EOS)
+
+
+@dataclass(slots=True)
+class Answer:
+    """All outputs of one request, joined."""
+
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    last: Output | None = None
+
+    def read(self, output: Output) -> None:
+        assert self.last is None, f"{output.id} has an output after its last one"
+        self.token_ids += output.token_ids
+        self.text += output.text
+        if output.finish_reason is not None or output.error is not None:
+            self.last = output
+
+
+class Bench:
+    """An engine over a `HashRunner`, with its invariants checked after every step."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_batch_size: int = 8,
+        max_batch_tokens: int = 16,
+        max_total_tokens: int | None = None,
+        max_input_length: int | None = None,
+        prefix_caching: bool = True,
+        watermark: float = 0.0,
+        preempt_hook: PreemptHook | None = None,
+        nan_for: Iterable[str] = (),
+    ) -> None:
+        self.runner = HashRunner(num_blocks, block_size, nan_for)
+        config = EngineConfig(
+            max_batch_size=max_batch_size,
+            max_batch_tokens=max_batch_tokens,
+            max_total_tokens=max_total_tokens,
+            max_input_length=max_input_length,
+            enable_prefix_caching=prefix_caching,
+            watermark=watermark,
+        )
+        self.engine = StepEngine(
+            config,
+            self.runner,
+            LetterTokenizer(),
+            model="hash",
+            fingerprint="hash",
+            max_context=1 << 20,
+            vocab_size=VOCAB,
+            preempt_hook=preempt_hook,
+        )
+        self.answers: dict[str, Answer] = {}
+
+    def add(self, request: EngineRequest) -> None:
+        """Adds a request that must be accepted."""
+        error = self.engine.add(request)
+        assert error is None, error.message
+        self.answers[request.id] = Answer()
+
+    def step(self) -> list[Output]:
+        outputs = self.engine.step()
+        self.engine.check_invariants()
+        for output in outputs:
+            self.answers[output.id].read(output)
+        return outputs
+
+    def run(
+        self,
+        max_steps: int = 2_000,
+        after_step: Callable[[int], None] | None = None,
+        *,
+        must_end: bool = True,
+    ) -> dict[str, Answer]:
+        """Steps until nothing is left to do."""
+        for number in range(max_steps):
+            if not self.engine.has_work:
+                return self.answers
+            self.step()
+            if after_step is not None:
+                after_step(number)
+        assert not (must_end and self.engine.has_work), f"unfinished after {max_steps} steps"
+        return self.answers
+
+
+def request(
+    name: str,
+    prompt: Sequence[int] | int,
+    max_tokens: int | None = 8,
+    *,
+    output_ids: Sequence[int] = (),
+    priority: int = 1,
+    ignore_eos: bool = True,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+) -> EngineRequest:
+    """A request; a prompt given as a number is of that length and of this name's own tokens."""
+    if isinstance(prompt, int):
+        prompt = [hash((place, *name.encode())) % (VOCAB - 1) for place in range(prompt)]
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, seed=seed, stop=tuple(stop))
+    return EngineRequest(
+        id=name, prompt_ids=list(prompt), params=params, output_ids=list(output_ids), priority=priority
+    )
