@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import itertools
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -43,23 +44,26 @@ class LineReader:
         self._first_with: dict[str | bytes, int] = {}
 
     def __iter__(self) -> Iterator[Line]:
-        for number, raw in enumerate(self._physical_lines(), start=1):
+        room = self._max_line_bytes + len(codecs.BOM_UTF8) + len(b"\r\n")
+        for number in itertools.count(1):
+            raw = self._file.readline(room)
+            if not raw:
+                return
+            whole = raw.endswith(b"\n") or len(raw) < room
+            blank_rest = whole or self._skip_line()
             if number == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
-            if len(raw) > self._max_line_bytes or raw.strip(BLANK):
-                yield self._line(number, raw)
+            if raw.strip(BLANK) or not blank_rest:
+                yield self._line(number, raw.removesuffix(b"\n").removesuffix(b"\r"))
 
-    def _physical_lines(self) -> Iterator[bytes]:
-        """Lines with one terminator stripped; of one that is too long, its first bytes."""
-        room = self._max_line_bytes + len(codecs.BOM_UTF8) + len(b"\r\n")
-        while raw := self._file.readline(room):
-            if not raw.endswith(b"\n") and len(raw) == room:
-                self._skip_line()
-            yield raw.removesuffix(b"\n").removesuffix(b"\r")
-
-    def _skip_line(self) -> None:
-        while (rest := self._file.readline(_SKIP_BYTES)) and not rest.endswith(b"\n"):
-            pass
+    def _skip_line(self) -> bool:
+        """Reads on to the end of the line; whether what was skipped is blank."""
+        blank = True
+        while rest := self._file.readline(_SKIP_BYTES):
+            blank = blank and not rest.strip(BLANK)
+            if rest.endswith(b"\n"):
+                break
+        return blank
 
     def _line(self, number: int, raw: bytes) -> Line:
         request = self._refuse_duplicate(number, parse_line(raw, number, max_bytes=self._max_line_bytes))

@@ -1,0 +1,109 @@
+"""Publishes the lines of the input that have no answer yet, within the window."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace.broker.contract import Broker, Published
+from headrace.broker.lines.output import failure_line, result_id
+from headrace.broker.lines.reader import Line, LineReader
+from headrace.broker.lines.request import LineError
+from headrace.broker.message import JSON, Message
+from headrace.producer.file_run.collector import Arrival, Arrivals
+from headrace.producer.file_run.identity import reply_topic, request_id
+from headrace.producer.file_run.input_file import InputFile
+from headrace.producer.file_run.ledger import Ledger
+from headrace.producer.file_run.options import FileRunOptions
+from headrace.producer.file_run.outcome import Outcome
+from headrace.producer.file_run.retry import persist
+
+GROUP_LINES = 64
+GROUP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A line as it is asked for, for the first time or (see `Rescuer`) again."""
+
+    line: Line
+    number: int = 1
+
+    def next(self) -> Attempt:
+        return Attempt(self.line, self.number + 1)
+
+
+class Publisher:
+    """`doubtful` receives the attempts that the broker knew already: their answers may never come."""
+
+    def __init__(self, broker: Broker, options: FileRunOptions, ledger: Ledger, arrivals: Arrivals) -> None:
+        self._broker = broker
+        self._options = options
+        self._ledger = ledger
+        self._arrivals = arrivals
+        self.doubtful: asyncio.Queue[Attempt] = asyncio.Queue()
+
+    async def publish_all(self, source: InputFile) -> None:
+        """Reads the input to its end; returns once every line is answered or in flight."""
+        groups = _groups(LineReader(source.file, max_line_bytes=self._options.max_line_bytes))
+        while group := await asyncio.to_thread(next, groups, None):
+            source.check_unchanged()
+            todo = [line for line in group if not self._ledger.is_answered(line.number)]
+            await self._refuse(todo)
+            valid = [Attempt(line) for line in todo if not isinstance(line.request, LineError)]
+            while valid:
+                room = await self._ledger.room()
+                await self._start(valid[:room])
+                valid = valid[room:]
+        source.check_unchanged()
+
+    async def publish(self, attempts: Sequence[Attempt]) -> None:
+        """Publishes lines that are in flight, in one round trip."""
+        messages = [self._message(attempt) for attempt in attempts]
+        results = await persist(lambda: self._broker.publish(messages), self._options.policy)
+        for attempt, result in zip(attempts, results, strict=True):
+            if not isinstance(result, Published) or result.duplicate:
+                self.doubtful.put_nowait(attempt)
+
+    async def _start(self, attempts: Sequence[Attempt]) -> None:
+        # A line may have been answered while it waited for room: a request of an earlier start.
+        open_ones = [each for each in attempts if not self._ledger.is_answered(each.line.number)]
+        for each in open_ones:
+            self._ledger.start(each.line.number)
+        if open_ones:
+            await self.publish(open_ones)
+
+    async def _refuse(self, lines: Sequence[Line]) -> None:
+        """Sends the error lines of what is no request straight to OUT."""
+        for line in lines:
+            if isinstance(line.request, LineError):
+                raw = self._error_line(line.number, line.request)
+                await self._arrivals.put(Arrival(raw, Outcome(self._ledger.run, line.number, failed=True)))
+
+    def _error_line(self, number: int, error: LineError) -> bytes:
+        name = request_id(self._ledger.run, number)
+        return failure_line(error.custom_id, result_id=result_id(name), request_id=name, failed=error)
+
+    def _message(self, attempt: Attempt) -> Message:
+        return Message(
+            body=attempt.line.raw,
+            request_id=request_id(self._ledger.run, attempt.line.number, attempt.number),
+            lane=self._options.lane,
+            content_type=JSON,
+            reply_to=reply_topic(self._options.prefix, self._ledger.run),
+        )
+
+
+def _groups(reader: LineReader) -> Iterator[list[Line]]:
+    """Lines in groups that are bounded both ways, for one round trip each."""
+    group: list[Line] = []
+    size = 0
+    for line in reader:
+        group.append(line)
+        size += len(line.raw)
+        if len(group) >= GROUP_LINES or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

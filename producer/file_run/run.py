@@ -1,0 +1,142 @@
+"""A file of requests goes in, a file of result lines comes out, each line once, however often it is killed.
+
+    IN ──► publisher ──► queue ··· consumers ··· reply topic ──► collector ──► writer ──► OUT
+              │ invalid lines                                                     ▲
+              └───────────────────────────────────────────────────────────────────┘
+
+| killed …                          | the next start …                                                   |
+|-----------------------------------|--------------------------------------------------------------------|
+| before a publish                  | publishes the line                                                 |
+| after it                          | publishes it again, under the same id: a duplicate, which adds none |
+| with the result in the topic only | reads it from the topic                                            |
+| in the middle of writing it       | cuts the torn line off and reads it from the topic                 |
+| before the topic was trimmed      | drops the duplicate by its line number                             |
+
+The topic is trimmed only behind what `fsync` has made durable. Limits: IN must not change meanwhile (it is
+refused), and OUT belongs to one run at a time (it is locked).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from headrace.broker.contract import Broker
+from headrace.broker.errors import BrokerUnavailable
+from headrace.producer.file_run.collector import Arrival, Arrivals, Collector
+from headrace.producer.file_run.identity import reply_topic
+from headrace.producer.file_run.input_file import InputFile
+from headrace.producer.file_run.ledger import Ledger
+from headrace.producer.file_run.mark import remove_mark, write_mark
+from headrace.producer.file_run.options import FileRunOptions, Progress, Summary
+from headrace.producer.file_run.output_file import OutputFile
+from headrace.producer.file_run.publisher import Publisher
+from headrace.producer.file_run.recover import recover
+from headrace.producer.file_run.rescuer import Rescuer
+
+
+async def run_file(
+    broker: Broker, options: FileRunOptions, progress: Callable[[Progress], None] = lambda _: None
+) -> Summary:
+    """Runs IN to its end and returns what came of it; `progress` is called after each group of lines.
+
+    Cancel it to stop: what is in OUT and on the queue stays, and the next call goes on from there. Raises
+    FileRunError for what is wrong with the files (a full disk included) or when the broker stays away, and
+    BrokerError for what the broker refuses.
+    """
+    with await asyncio.to_thread(InputFile.open, options.input) as source:
+        source.check_unlike(options.output)
+        with OutputFile.open(options.output) as out:
+            ledger, begun = await asyncio.to_thread(recover, options, source, out)
+            run = _Run(broker, options, source, out, ledger, progress)
+            if not run.complete:
+                write_mark(options.output, ledger.run)
+                await run.answer_the_rest(begun)
+            remove_mark(options.output)
+            return Summary(**asdict(run.progress()), run_id=ledger.run)
+
+
+class _Run:
+    """One start of a run: its tasks, side by side."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: FileRunOptions,
+        source: InputFile,
+        out: OutputFile,
+        ledger: Ledger,
+        report: Callable[[Progress], None],
+    ) -> None:
+        self._broker = broker
+        self._options = options
+        self._source = source
+        self._out = out
+        self._ledger = ledger
+        self._report = report
+        self._resumed = ledger.done + ledger.failed
+        self._started = time.monotonic()
+        self._topic = reply_topic(options.prefix, ledger.run)
+        self._arrivals: Arrivals = asyncio.Queue(2 * options.window)
+
+    @property
+    def complete(self) -> bool:
+        return self._ledger.done + self._ledger.failed >= self._source.survey.requests
+
+    def progress(self) -> Progress:
+        ledger = self._ledger
+        return Progress(
+            total=self._source.survey.requests,
+            done=ledger.done,
+            failed=ledger.failed,
+            resumed=self._resumed,
+            prompt_tokens=ledger.prompt_tokens,
+            completion_tokens=ledger.completion_tokens,
+            elapsed_s=time.monotonic() - self._started,
+        )
+
+    async def answer_the_rest(self, begun: bool) -> None:
+        """The first task that fails ends them all with its error."""
+        self._report(self.progress())
+        collector = Collector(self._broker, self._topic, self._arrivals, self._options.policy)
+        publisher = Publisher(self._broker, self._options, self._ledger, self._arrivals)
+        rescuer = Rescuer(self._broker, self._options, self._ledger, publisher, collector)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._publish(publisher, collector, begun))
+                endless = [tasks.create_task(each) for each in (collector.run(), rescuer.run())]
+                await self._write()
+                for task in endless:
+                    task.cancel()
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+    async def _publish(self, publisher: Publisher, collector: Collector, begun: bool) -> None:
+        if begun:  # what earlier requests have brought meanwhile need not be asked for again
+            await collector.quiet(self._options.quiet_s)
+        await publisher.publish_all(self._source)
+        await self._arrivals.put(None)
+
+    async def _write(self) -> None:
+        """Writes what arrives, until everything is published and nothing is in flight."""
+        published = False
+        while not published or self._ledger.in_flight:
+            group = [await self._arrivals.get()]
+            while not self._arrivals.empty():
+                group.append(self._arrivals.get_nowait())
+            published = published or None in group
+            await self._keep([arrival for arrival in group if arrival is not None])
+
+    async def _keep(self, group: list[Arrival]) -> None:
+        """Makes a group of lines durable; only then drops them from the reply topic."""
+        new = [arrival.line for arrival in group if self._ledger.take(arrival.outcome)]
+        if new:
+            await asyncio.to_thread(self._out.append, new)
+            self._report(self.progress())
+        cursors = [arrival.cursor for arrival in group if arrival.cursor]
+        if cursors:
+            with contextlib.suppress(BrokerUnavailable):  # the trim of the next group includes this one
+                await self._broker.trim_results(self._topic, cursors[-1])
