@@ -20,10 +20,7 @@ def test_the_bound_doubles_up_to_the_longest_wait() -> None:
 
 
 def test_the_jitter_is_full() -> None:
-    seen: list[tuple[float, float]] = []
-    backoff = Backoff(RetryPolicy(1, 5, 100), Clock(), lambda low, high: seen.append((low, high)) or low)
-    assert backoff.next_wait() == 0
-    assert seen == [(0, 1)]
+    assert Backoff(RetryPolicy(1, 5, 100), Clock(), lambda low, high: low).next_wait() == 0
 
 
 def test_progress_starts_the_waits_anew() -> None:

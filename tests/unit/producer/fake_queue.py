@@ -1,0 +1,178 @@
+"""A broker with a consumer inside that answers each request once, in an order of the test's choosing.
+
+It outlives the runs over it, as a real queue outlives a killed process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+
+from headrace.broker.contract import (
+    CancelResult,
+    Conflict,
+    ConsumerSession,
+    DeadLettered,
+    Published,
+    PublishResult,
+    QueueStats,
+    ResultLine,
+)
+from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.events import Failed, Finished, Logged, Usage
+from headrace.broker.lines.output import failure_line, result_id, success_line
+from headrace.broker.lines.parse import parse_message
+from headrace.broker.lines.request import ParsedRequest
+from headrace.broker.message import Lane, Message, RequestRef
+
+USAGE = Usage(prompt_tokens=3, completion_tokens=2)
+
+
+class FakeQueue:
+    """What tests set and see.
+
+    `answering`: whether the consumer works. `away`: every call fails. `outages`: calls yet to fail.
+    `publishes`: messages published, duplicates included. `most_waiting`: the most requests that were ever
+    unanswered at once. The prompt `fail` fails.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.answering = True
+        self.away = False
+        self.outages = 0
+        self.messages: dict[str, Message] = {}
+        self.publishes = 0
+        self.waiting: list[str] = []
+        self.most_waiting = 0
+        self.runs: Counter[str] = Counter()
+        self.topics: dict[str, list[tuple[int, bytes]]] = {}
+        self._written = 0
+        self._random = random.Random(seed)
+        self._changed = asyncio.Condition()
+
+    # ------------------------------------------------------------------------------------- the consumer
+
+    async def consume_for_ever(self) -> None:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self.waiting and self.answering)
+            await asyncio.sleep(0)
+            for _ in range(self._random.randint(1, 4)):
+                await self.answer_one()
+
+    async def answer_one(self) -> None:
+        if self.waiting:
+            request_id = self.waiting.pop(self._random.randrange(len(self.waiting)))
+            self.runs[request_id] += 1
+            await self.deliver(self.messages[request_id].reply_to or "", self.answer(request_id))
+
+    async def deliver(self, topic: str, line: bytes) -> None:
+        async with self._changed:
+            self._written += 1
+            self.topics.setdefault(topic, []).append((self._written, line))
+            self._changed.notify_all()
+
+    def answer(self, request_id: str) -> bytes:
+        request = parse_message(self.messages[request_id])
+        assert isinstance(request, ParsedRequest)
+        names = {"result_id": result_id(request_id), "request_id": request_id}
+        if request.prompt == "fail":
+            return failure_line(
+                request.custom_id, failed=Failed(1, "internal_error", "oops", 500, usage=USAGE), **names
+            )
+        text = f"{request.prompt}\u2028!"
+        return success_line(
+            request, model="m", text=text, finish_reason="stop", usage=USAGE, created=1, **names
+        )
+
+    async def published(self, count: int) -> None:
+        """Waits until so many requests have been published."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.messages) >= count)
+
+    async def set_answering(self, answering: bool) -> None:
+        async with self._changed:
+            self.answering = answering
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------------------------- the contract
+
+    async def publish(self, messages: Sequence[Message]) -> list[PublishResult]:
+        self._check()
+        async with self._changed:
+            results = [self._publish(message) for message in messages]
+            self.most_waiting = max(self.most_waiting, len(self.waiting))
+            self._changed.notify_all()
+        await asyncio.sleep(0)
+        return results
+
+    def _publish(self, message: Message) -> PublishResult:
+        assert message.request_id is not None
+        self.publishes += 1
+        ref = RequestRef(message.request_id)
+        known = self.messages.setdefault(message.request_id, message)
+        if known.body_hash != message.body_hash:
+            return Conflict(ref)
+        if known is message:
+            self.waiting.append(message.request_id)
+        return Published(ref, duplicate=known is not message)
+
+    async def watch(self, ref: RequestRef, cursor: str = "") -> AsyncIterator[Logged]:
+        self._check()
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.runs[ref.request_id] > 0)
+        yield Logged("c1", Finished(1, "stop"))
+
+    async def known(self, ref: RequestRef) -> bool:
+        self._check()
+        return ref.request_id in self.messages
+
+    async def results(self, topic: str | None = None, cursor: str = "") -> AsyncIterator[ResultLine]:
+        at = int(cursor or 0)
+        lines = self.topics.setdefault(topic or "", [])
+        while True:
+            async with self._changed:
+                while not self.away and not (new := _behind(lines, at)):
+                    await self._changed.wait()
+            self._check()
+            at, line = new[0]
+            yield ResultLine(str(at), line, {})
+
+    async def trim_results(self, topic: str, cursor: str) -> None:
+        self._check()
+        self.topics[topic][:] = [
+            (number, line) for number, line in self.topics[topic] if number > int(cursor)
+        ]
+
+    async def leave(self) -> None:
+        async with self._changed:
+            self.away = True
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self.outages:
+            self.outages -= 1
+            raise BrokerUnavailable("the broker hiccups")
+        if self.away:
+            raise BrokerUnavailable("the broker does not answer")
+
+    async def cancel(self, ref: RequestRef) -> CancelResult:
+        raise NotImplementedError
+
+    async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
+        raise NotImplementedError
+
+    async def stats(self) -> QueueStats:
+        raise NotImplementedError
+
+    async def consume(self, lanes: Sequence[Lane], lease_ms: int) -> ConsumerSession:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def _behind(lines: list[tuple[int, bytes]], at: int) -> list[tuple[int, bytes]]:
+    return [(number, line) for number, line in lines if number > at]
