@@ -1,0 +1,74 @@
+"""The public offline interface: a model, prompts in, answers out.
+
+with LLM("path/to/model") as llm:
+    for completion in llm.generate_batch(["Once upon a time", [{"role": "user", "content": "Hello"}]]):
+        print(completion.text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.gpu_engine.api import EngineInfo, SamplingParams
+from headrace.gpu_engine.build import EngineUnusable, load_engine
+from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.manager import Completion, Prompt, RequestManager, TooManyRequests, UnknownRequest
+
+__all__ = [
+    "LLM",
+    "Completion",
+    "EngineUnusable",
+    "Prompt",
+    "RequestManager",
+    "SamplingParams",
+    "TooManyRequests",
+    "UnknownRequest",
+]
+
+
+class LLM:
+    """A model in this process. `config`: further fields of `EngineConfig`, such as `max_batch_size=32`.
+
+    Raises EngineUnusable with a sentence where there is no such model or it cannot run here, and pydantic's
+    ValidationError for settings that do not exist. Its methods may be called from any thread.
+    """
+
+    def __init__(self, model: str = "", **config: Any) -> None:
+        loaded = load_engine(EngineConfig(model=model, **config))
+        self._info = loaded.engine.info
+        self._manager = RequestManager(loaded.engine, loaded.tokenizer)
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is served, and its limits."""
+        return self._info
+
+    @property
+    def manager(self) -> RequestManager:
+        """For requests one at a time: `add_request`, `get_result`, `stream`, `cancel`."""
+        return self._manager
+
+    def generate_batch(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Completion]:
+        """Answers to all prompts, in their order.
+
+        A prompt is a text, a list of token ids, or a list of chat messages; kinds may be mixed. `params`
+        holds for all, or is one for each; the default samples at temperature 1 until the model ends its
+        answer. A prompt that fails is a Completion with `error`, never an exception.
+        """
+        return self._manager.generate_batch(prompts, params)
+
+    def close(self) -> None:
+        """Ends what is unfinished, and the engine's thread."""
+        self._manager.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

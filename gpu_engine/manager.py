@@ -1,0 +1,282 @@
+"""Requests of many callers on one engine: a thread that drives it, and what it brought until it is fetched.
+
+add_request ──► inbox ──► engine thread: add, abort, step ──► entries ──► get_result, stream
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+import msgspec
+
+from headrace.gpu_engine.api import Engine, EngineError, EngineRequest, Output, SamplingParams
+from headrace.gpu_engine.text.contract import TextError, Tokenizer
+
+MAX_REQUESTS: Final = 10_000
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, object]]
+"""A text, token ids, or the messages of a chat."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class UnknownRequest(LookupError):
+    """No request has this id, or its result was fetched already."""
+
+
+class TooManyRequests(Exception):
+    """The manager holds as many requests as it may; fetch results before adding more."""
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer. `finish_reason` (`stop`, `length`, `abort`) is set, or `error` is; an answer that
+    failed on its way keeps what it had. `text` ends before a stop string, `token_ids` with the last made."""
+
+    id: str
+    prompt_ids: list[int] = []
+    token_ids: list[int] = []
+    text: str = ""
+    finish_reason: str | None = None
+    error: EngineError | None = None
+    cached_tokens: int = 0
+
+
+class RequestManager:
+    """Drives an engine in a thread of its own; its methods may be called from any thread.
+
+    A request is kept until its result was fetched or its stream read to the end, at about a hundred bytes a
+    token. `add_request` refuses more than `max_requests` at once; `generate_batch` holds its whole batch.
+
+    What is wrong with a request (a prompt that is no text, a prompt too long) is an `error` in its result,
+    never an exception. When the engine fails, all unfinished requests and all later ones end with that error.
+    """
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, *, max_requests: int = MAX_REQUESTS) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._max_requests = max_requests
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._inbox: list[EngineRequest | str] = []  # requests to add and ids to abort, in order
+        self._entries: dict[str, _Entry] = {}
+        self._ids = count(1)
+        self._stopped: EngineError | None = None
+        self._thread = threading.Thread(target=self._drive, name="headrace-engine", daemon=True)
+        self._thread.start()
+
+    def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> str:
+        """Queues a request and returns its id. Raises TooManyRequests."""
+        return self._submit(prompt, params or SamplingParams(), self._max_requests)
+
+    def get_result(self, request_id: str, timeout: float | None = None) -> Completion:
+        """Waits for the end of a request, at most `timeout` seconds, and hands its result over: the manager
+        forgets it. Raises UnknownRequest, and TimeoutError, after which the result can still be fetched."""
+        with self._lock:
+            entry = self._find(request_id)
+            if not entry.changed.wait_for(lambda: entry.final is not None, timeout):
+                raise TimeoutError(f"Request {request_id} has not ended within {timeout} s.")
+            self._entries.pop(request_id, None)
+            return entry.completion()
+
+    def stream(self, request_id: str) -> Iterator[Output]:
+        """What a request brings as it comes, from its beginning; the last output has `finish_reason` or
+        `error`. Tokens that come faster than they are read are joined. The manager forgets a request whose
+        stream was read to the end. Raises UnknownRequest."""
+        with self._lock:
+            entry = self._find(request_id)
+        return self._read(entry)
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request with `abort` within the next step. Unknown and finished ids are ignored."""
+        with self._lock:
+            self._cancel(request_id)
+
+    def generate_batch(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Completion]:
+        """Answers to all prompts, in their order. `params`: for all, or one for each (ValueError if not)."""
+        each = params if isinstance(params, Sequence) else [params or SamplingParams()] * len(prompts)
+        ids: list[str] = []
+        try:
+            for prompt, own in zip(prompts, each, strict=True):
+                ids.append(self._submit(prompt, own))
+            return [self.get_result(request_id) for request_id in ids]
+        finally:
+            # After Ctrl-C nobody will fetch the rest.
+            with self._lock:
+                for request_id in ids:
+                    self._cancel(request_id)
+                    self._entries.pop(request_id, None)
+
+    def close(self) -> None:
+        """Ends what is unfinished with an error, waits for the step that runs now and ends the thread.
+        Results can still be fetched; the engine is not to be used any more."""
+        with self._lock:
+            self._stop(EngineError(code="internal_error", message="The request manager was closed."))
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --------------------------------------------------------------------------------------- callers' side
+
+    def _submit(self, prompt: Prompt, params: SamplingParams, limit: int | None = None) -> str:
+        prompt_ids, error = _encode(self._tokenizer, prompt)
+        with self._lock:
+            held = len(self._entries)
+            if limit is not None and held >= limit:
+                raise TooManyRequests(f"{held} requests are held; fetch some results before adding more.")
+            entry = _Entry(f"request-{next(self._ids)}", prompt_ids, threading.Condition(self._lock))
+            self._entries[entry.id] = entry
+            error = self._stopped or error
+            if error is not None:
+                entry.take(Output(id=entry.id, error=error))
+            else:
+                self._inbox.append(EngineRequest(id=entry.id, prompt_ids=prompt_ids, params=params))
+                self._work.notify()
+        return entry.id
+
+    def _find(self, request_id: str) -> _Entry:
+        try:
+            return self._entries[request_id]
+        except KeyError:
+            raise UnknownRequest(f"There is no request {request_id}, or its result was fetched.") from None
+
+    def _read(self, entry: _Entry) -> Iterator[Output]:
+        tokens = pieces = 0
+        while True:
+            with self._lock:
+                entry.wait_for_more(tokens, pieces)
+                delta = entry.since(tokens, pieces)
+                tokens, pieces = len(entry.token_ids), len(entry.pieces)
+                if entry.final is not None:
+                    self._entries.pop(entry.id, None)
+            yield delta
+            if delta.finish_reason or delta.error:
+                return
+
+    def _cancel(self, request_id: str) -> None:
+        entry = self._entries.get(request_id)
+        if entry is not None and entry.final is None:
+            self._inbox.append(request_id)
+            self._work.notify()
+
+    def _stop(self, error: EngineError) -> None:
+        """With the lock held: ends every request, now and later."""
+        self._stopped = self._stopped or error
+        for entry in self._entries.values():
+            if entry.final is None:
+                entry.take(Output(id=entry.id, error=self._stopped))
+        self._work.notify()
+
+    # -------------------------------------------------------------------------------------- engine's thread
+
+    def _drive(self) -> None:
+        try:
+            while self._take_orders():
+                self._deliver(self._engine.step() if self._engine.has_work else [])
+        except Exception as error:
+            _LOG.exception("the engine failed")
+            with self._lock:
+                self._stop(EngineError(code="internal_error", message=f"The engine failed: {error}"))
+
+    def _take_orders(self) -> bool:
+        """Waits for something to do; hands additions and aborts to the engine. False when it is to stop."""
+        with self._lock:
+            while not (self._inbox or self._stopped or self._engine.has_work):
+                self._work.wait()
+            orders, self._inbox = self._inbox, []
+            if self._stopped:
+                return False
+        refusals = [self._obey(order) for order in orders]
+        self._deliver([refusal for refusal in refusals if refusal is not None])
+        return True
+
+    def _obey(self, order: EngineRequest | str) -> Output | None:
+        if isinstance(order, str):
+            self._engine.abort(order)
+            return None
+        error = self._engine.add(order)
+        return None if error is None else Output(id=order.id, error=error)
+
+    def _deliver(self, outputs: Sequence[Output]) -> None:
+        with self._lock:
+            for output in outputs:
+                entry = self._entries.get(output.id)
+                if entry is not None and entry.final is None:
+                    entry.take(output)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What one request has brought so far. `changed` is notified under the manager's lock."""
+
+    id: str
+    prompt_ids: list[int]
+    changed: threading.Condition
+    token_ids: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    final: Output | None = None
+
+    def take(self, output: Output) -> None:
+        self.token_ids += output.token_ids
+        if output.text:
+            self.pieces.append(output.text)
+        if output.finish_reason is not None or output.error is not None:
+            self.final = output
+        self.changed.notify_all()
+
+    def wait_for_more(self, tokens: int, pieces: int) -> None:
+        """Until there is something behind the first `tokens` tokens and `pieces` pieces, or the end."""
+        self.changed.wait_for(
+            lambda: self.final is not None or len(self.token_ids) > tokens or len(self.pieces) > pieces
+        )
+
+    def since(self, tokens: int, pieces: int) -> Output:
+        """What came after the first `tokens` tokens and `pieces` pieces."""
+        return Output(
+            id=self.id,
+            token_ids=self.token_ids[tokens:],
+            text="".join(self.pieces[pieces:]),
+            finish_reason=self.final.finish_reason if self.final else None,
+            error=self.final.error if self.final else None,
+            cached_tokens=self.final.cached_tokens if self.final else 0,
+        )
+
+    def completion(self) -> Completion:
+        assert self.final is not None, "a completion is made of an answer that has ended"
+        return Completion(
+            id=self.id,
+            prompt_ids=self.prompt_ids,
+            token_ids=self.token_ids,
+            text="".join(self.pieces),
+            finish_reason=self.final.finish_reason,
+            error=self.final.error,
+            cached_tokens=self.final.cached_tokens,
+        )
+
+
+def _encode(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], EngineError | None]:
+    """Token ids of a prompt of any kind, or why there are none."""
+    try:
+        if isinstance(prompt, str):
+            return tokenizer.encode(prompt), None
+        if isinstance(prompt, list | tuple) and all(isinstance(item, int) for item in prompt):
+            return list(prompt), None
+        if isinstance(prompt, list | tuple) and all(isinstance(item, Mapping) for item in prompt):
+            return tokenizer.encode_chat(prompt), None
+    except TextError as error:
+        return [], EngineError(code="invalid_request", message=str(error), param="prompt")
+    message = "A prompt must be a text, a list of token ids or a list of chat messages."
+    return [], EngineError(code="invalid_request", message=message, param="prompt")
