@@ -8,15 +8,18 @@ Publishers, readers and consumers meet only here:
 
 What every adapter promises:
 
-1. A publish that returned is durable. The same id with the same body is one request.
+1. A publish that returned is durable. The same id with the same body is one request (on Kafka: within its
+   partition, that is, published to the same lane under the same hash).
 2. A delivery that is not settled comes back, on this or another consumer, once its lease lapses. Leases
    are renewed by `heartbeat`, which the caller must call at least every quarter of the lease.
 3. `open` fences before it reads: after it returned, no event of an older owner can become visible, and
    the fold that it returns is exactly what readers have been shown.
-4. `append` and `settle` of a writer whose epoch was overtaken, or whose lease is gone, change nothing that
-   a reader can see and answer `False`.
-5. `settle` is atomic: terminal record, result line, and the acknowledgement happen together or not at all.
-   Each request gets exactly one visible terminal record and one result line, however often it is delivered.
+4. `append` and `settle` of a writer whose epoch was overtaken change nothing that a reader can see. `settle`
+   answers `False`, `append` does so where the broker can tell (Kafka stores the events, void).
+5. `settle` is atomic: result line and acknowledgement happen together or not at all. Where a writer dies
+   after its terminal record and before them (possible on Kafka), the next delivery opens as ENDED and its
+   `Done()` emits the line that the adapter keeps beside the terminal record. Each request gets exactly one
+   visible terminal record and one result line, however often it is delivered.
 
 Errors: what a broker refuses or cannot do is a `BrokerError` with a sentence (see `errors`); a delivery
 that cannot be understood never reaches the caller, the adapter dead-letters it.
@@ -38,7 +41,8 @@ from headrace.broker.message import Delivery, Lane, Message, RequestRef
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Receipt of a publish. `duplicate`: the request was known (same id, same body); nothing was added."""
+    """Receipt of a publish. `duplicate`: the request was known (same id, same body); nothing was added.
+    Kafka cannot look up an id: the repeated message is added, and opens as a TWIN."""
 
     ref: RequestRef
     duplicate: bool = False
@@ -46,7 +50,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The id is taken by a request with another body; nothing was published."""
+    """The id is taken by a request with another body; nothing was published. (Kafka finds this at `open`.)"""
 
     ref: RequestRef
 
@@ -76,7 +80,8 @@ class OpenOutcome(enum.Enum):
     ENDED     its terminal record stands already: settle with `Done()`.
     TWIN      another delivery of the same id and body runs it: settle with `Done()`.
     CONFLICT  the id belongs to a request with another body: settle with `DeadLetter`, nothing else.
-    LOST      the lease is gone, somebody else has the delivery: forget it.
+    LOST      the lease is gone, somebody else has the delivery: forget it. (A Kafka consumer may not know
+              yet, and get RUN under an epoch that is overtaken: promise 4.)
     """
 
     RUN = "run"
@@ -99,7 +104,8 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Events to add to the log of a delivery that was opened with RUN."""
+    """Events to add to the log of a delivery that was opened with RUN. All carry `epoch`; none is terminal,
+    since terminal records go through `settle`."""
 
     delivery: Delivery
     epoch: int
@@ -124,7 +130,9 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Hand the delivery back now, so that another consumer takes it over without waiting for the lease."""
+    """Hand the delivery back now, so that another consumer takes it over without waiting for the lease: at
+    once, or (Kafka, where partitions have one owner) as soon as this session closes. Until then the same
+    session may pull it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +166,11 @@ class ConsumerSession(Protocol):
         """Renews the leases of all held deliveries; returns those that were lost (forget them)."""
 
     async def open(self, delivery: Delivery) -> Opened:
-        """Fences, then reads; see `OpenOutcome`. Opening again raises the epoch again."""
+        """Fences, then reads; see `OpenOutcome`. Opening again raises the epoch of this request again."""
 
     async def append(self, batch: Sequence[Append]) -> list[bool]:
-        """Appends in one round trip; per item whether it is in the log. All events of an item or none."""
+        """Appends in one round trip; per item whether it is in the log (see promise 4). All events of an item
+        or none."""
 
     async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
         """Ends the hold on a delivery. `epoch` is that of `open`, 0 for outcomes that opened nothing.
@@ -171,7 +180,7 @@ class ConsumerSession(Protocol):
         """Requests whose cancellation was asked for from now on, whoever holds them."""
 
     async def close(self) -> None:
-        """Gives up the session. Deliveries still held come back when their lease lapses."""
+        """Gives up the session. Deliveries still held come back when their lease lapses, or sooner."""
 
 
 # --------------------------------------------------------------------------------- reading, looking on

@@ -7,17 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from headrace.broker.embedded.valkey import EmbeddedValkey
 from tests.contract.case import Case
 from tests.contract.memory_case import memory_case
+from tests.contract.redis_case import redis_case
 
 
 @pytest.fixture(scope="session")
 def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    valkey = pytest.importorskip("headrace.broker.embedded.valkey")
-    server = valkey.EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
-    server.start()
-    yield server.url
-    server.stop()
+    with EmbeddedValkey(tmp_path_factory.mktemp("valkey")) as server:
+        yield server.url
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -27,9 +26,6 @@ async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
     if request.param == "memory":
         made = memory_case(prefix)
     else:
-        pytest.importorskip("headrace.broker.connect")
-        from tests.contract.redis_case import redis_case
-
         made = await redis_case(request.getfixturevalue("valkey_url"), prefix)
     yield made
     await made.close()

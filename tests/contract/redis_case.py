@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from redis.asyncio import Redis
+from redis.typing import EncodableT
 
 from headrace.broker.connect import connect
 from headrace.broker.contract import Broker
@@ -31,7 +32,7 @@ class RedisCase(Case):
     async def publish_raw(self, lane: Lane, fields: Mapping[str, bytes]) -> None:
         client = Redis.from_url(self._url)
         try:
-            entry = {**fields} if fields else {"": b""}
+            entry: dict[EncodableT, EncodableT] = dict(fields.items())
             await client.xadd(self.names.requests(lane), entry)
         finally:
             await client.aclose()

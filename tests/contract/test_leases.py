@@ -6,7 +6,7 @@ import pytest
 
 from headrace.broker.contract import OpenOutcome, Release
 from headrace.broker.message import Message
-from tests.contract.case import Case
+from tests.contract.case import LANES, Case
 from tests.contract.steps import (
     BODY,
     Writer,
@@ -160,7 +160,7 @@ async def test_what_is_released_is_not_lost_when_nobody_else_is_there(case: Case
 async def test_session_names_are_unique(case: Case) -> None:
     other = await case.connect()
     sessions = [await case.consume() for _ in range(3)]
-    sessions.append(await other.consume([], case.lease_ms))
+    sessions.append(await other.consume(LANES, case.lease_ms))
     assert len({session.name for session in sessions}) == 4
     assert all(session.lease_ms == case.lease_ms for session in sessions)
     await sessions[-1].close()

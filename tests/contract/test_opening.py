@@ -88,10 +88,10 @@ async def test_what_an_overtaken_owner_appends_is_seen_by_nobody(case: Case) -> 
     late_answers.append(await late.append(late.started()))
     late_answers.append(await late.say("Z"))
     await owner.say("c")
-    late_answers.append(await late.append(Finished(late.epoch, "stop")))
+    assert not await late.finish(b"late")
     assert await owner.finish()
     if case.refuses_late_appends:
-        assert late_answers == [False] * 5
+        assert late_answers == [False] * 4
     whole = await shown(case.broker, ref)
     assert (whole.text, whole.epoch) == ("abc", owner.epoch)
     assert whole.terminal is not None
@@ -183,16 +183,16 @@ async def test_the_epoch_only_rises_whoever_owns_the_request(case: Case) -> None
 
 
 async def test_a_request_with_a_terminal_record_has_ended(case: Case) -> None:
-    sessions = await case.consumers(2)
+    session = await case.consume()
     ref = await publish_one(case.broker)
-    writer = await start_writer(case, *sessions)
-    assert await writer.append(Finished(writer.epoch, "stop"))
-    await case.lapse(writer.session)
-    session, again = await take(case, sessions[1 - sessions.index(writer.session)])
-    opened = await session.open(again)
-    assert opened.outcome is OpenOutcome.ENDED
+    writer = await start_writer(case, session)
+    assert await writer.finish()
+    await case.publish_raw(Lane.STANDARD, {"body": BODY, "request-id": ref.request_id.encode()})
+    _, again = await take(case, session)
+    assert (await session.open(again)).outcome is OpenOutcome.ENDED
     assert await session.settle(again, 0, Done())
-    assert (await shown(case.broker, ref)).ended
+    assert await session.pull(10, 0) == []
+    assert [result.line for result in await read_results(case)] == [b"line"]
 
 
 async def test_a_late_owner_finds_the_delivery_lost_or_writes_unseen(case: Case) -> None:

@@ -38,7 +38,7 @@ async def test_settling_twice_changes_nothing(case: Case) -> None:
     writer = await start_writer(case, await case.consume())
     assert await writer.finish(b"first")
     assert not await writer.finish(b"second")
-    assert not await writer.append(Failed(writer.epoch, "late", "too late"))
+    assert not await writer.say("too late")
     assert isinstance((await shown(case.broker, ref)).terminal, Finished)
     assert [result.line for result in await read_results(case)] == [b"first"]
 

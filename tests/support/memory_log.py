@@ -178,12 +178,10 @@ class MemoryLog:
 
     async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
         await self.cluster.hop()
-        letters = []
-        for _, record in itertools.islice(self.cluster.topic(self.names.dead_letters).read(), limit):
-            where, origin, reason = (
-                record.headers[f"headrace-{name}"].decode() for name in ("position", "origin", "reason")
-            )
-            letters.append(DeadLettered(where, origin, reason, record.value or b""))
+        topic, letters = self.names.dead_letters, []
+        for offset, record in itertools.islice(self.cluster.topic(topic).read(), limit):
+            origin, reason = (record.headers[f"headrace-{name}"].decode() for name in ("origin", "reason"))
+            letters.append(DeadLettered(f"{topic}/{offset}", origin, reason, record.value or b""))
         return letters
 
     # -------------------------------------------------------------------------------------- looking on

@@ -129,6 +129,8 @@ class MemorySession:
         if tenure is None or not self._runs(tenure, item.delivery, item.epoch):
             return False
         for event in item.events:
+            assert event.epoch == item.epoch, "an event carries the epoch of its writer"
+            assert not isinstance(event, Terminal), "terminal records go through `settle`"
             self._member.append_event(tenure, log_key(item.delivery.ref), event)
         return True
 
@@ -208,11 +210,7 @@ class MemorySession:
 
     def _dead_letter(self, tenure: Tenure, offset: int, where: str, reason: str) -> tuple[str, Record]:
         names, record = self._cluster.names, tenure.partition.requests.at(offset)
-        added = {
-            "headrace-origin": names.requests(tenure.partition.id.lane).encode(),
-            "headrace-position": where.encode(),
-            "headrace-reason": reason.encode(),
-        }
+        added = {"headrace-origin": where.encode(), "headrace-reason": reason.encode()}
         return names.dead_letters, replace(record, headers={**record.headers, **added})
 
     # ------------------------------------------------------------------------------------------- other
