@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TypeAlias
 
 from headrace.broker.contract import Broker, CancelResult, Conflict, Published
@@ -15,7 +15,7 @@ from headrace.broker.message import Lane, Message, RequestRef
 from headrace.producer.gateway import status
 from headrace.producer.gateway.requests import to_message
 from headrace.producer.gateway.status import Context, Refusal
-from headrace.producer.gateway.stream import StreamView
+from headrace.producer.gateway.stream import StreamView, stream_events
 from headrace.v1 import inference_pb2 as pb
 from headrace.v1 import inference_pb2_grpc
 
@@ -175,12 +175,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 
 async def _pump(log: AsyncIterator[Logged], view: StreamView, write: Write) -> Refusal | None:
     try:
-        async for logged in log:
-            for event in view.read(logged):
+        async with contextlib.aclosing(stream_events(log, view)) as events:
+            async for event in events:
                 await write(event)
     except BrokerError as error:
         return status.from_broker(error)
-    finally:
-        if isinstance(log, AsyncGenerator):
-            await log.aclose()
     return None if view.ended else status.log_ended_early()

@@ -1,6 +1,6 @@
 """A request's log as the events of a gRPC stream.
 
-Pure: what a reader sees is a function of the log and of the cursor it attached with. Every event goes
+What a reader sees is a function of the log and of the cursor it attached with. Every event goes
 through `Fold`, so void events are never shown, and a reader that re-attaches behind any event it was given
 sees what an unbroken reader sees.
 
@@ -10,6 +10,8 @@ sees what an unbroken reader sees.
 """
 
 from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from headrace.broker.events import Delta, Event, Failed, Finished, Logged, Started
 from headrace.broker.fold import Fold
@@ -102,6 +104,17 @@ class StreamView:
             finished=finished,
             failed=failed,
         )
+
+
+async def stream_events(log: AsyncIterator[Logged], view: StreamView) -> AsyncGenerator[pb.StreamEvent]:
+    """The events of a log as it grows; closes the log when it ends or is closed itself."""
+    try:
+        async for logged in log:
+            for event in view.read(logged):
+                yield event
+    finally:
+        if isinstance(log, AsyncGenerator):
+            await log.aclose()
 
 
 def _finished(event: Finished) -> pb.StreamFinished:

@@ -1,0 +1,48 @@
+"""`headrace consumer`: one consumer and its engine."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.broker.message import Lane
+from headrace.cli import options
+from headrace.cli.engine_options import takes_engine
+from headrace.cli.models import served_name
+from headrace.cli.settings import Environment
+from headrace.consumer.settings import ConsumerSettings
+from headrace.gpu_engine.config import EngineConfig
+
+
+@takes_engine
+def consumer(
+    engine: EngineConfig,
+    broker: options.Broker = None,
+    prefix: options.Prefix = None,
+    lane: Annotated[list[Lane] | None, typer.Option(help="Lane to serve; repeat it. Default: all.")] = None,
+    lease: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after a crash until others take its requests.")
+    ] = 30.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish requests in after SIGTERM.")] = 30.0,
+    served_model_name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="Write the pids here once it works.")] = None,
+) -> None:
+    """Pull requests from the queue, run them, and write the answers back."""
+    # Brings in what loads models and tokenizers; the other commands shall not wait for that.
+    from headrace.consumer.service import run_consumer
+
+    environment = Environment()
+    settings = ConsumerSettings(
+        broker=options.broker_url(broker, environment),
+        prefix=options.prefix(prefix, environment),
+        lanes=tuple(lane or Lane),
+        lease_ms=round(lease * 1000),
+        grace_s=grace,
+        engine=engine,
+        model=served_model_name or served_name(engine.model),
+        ready_file=ready_file,
+    )
+    raise typer.Exit(asyncio.run(run_consumer(settings)))

@@ -1,0 +1,118 @@
+"""The engine's settings as options of a command, and back again as the arguments of a child process.
+
+The options are made from `EngineConfig`, so there is one list of names, types and defaults: the field
+`max_batch_size` is `--max-batch-size`, the field `step_ms` of the simulated engine `--sim-step-ms`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from headrace.cli.errors import Mistake
+from headrace.cli.models import resolve_model
+from headrace.gpu_engine.config import EngineConfig, SimConfig
+
+HELP = {
+    "engine": "torch runs a model; sim simulates one, to try a pipeline without.",
+    "model": "A folder in Hugging Face layout, a .gguf file, a hub id, or smollm2-demo.",
+    "load_format": "dummy draws random weights from the folder's config.json.",
+    "dtype": "Number format of weights and KV cache.",
+    "device": "Where the model runs.",
+    "attention": "Attention kernels; reference is slow and exact.",
+    "block_size": "Tokens per block of KV memory.",
+    "num_kv_blocks": "Blocks of KV memory, in place of --kv-cache-bytes.",
+    "kv_cache_bytes": "Memory for the KV cache, in bytes.",
+    "max_batch_size": "Requests that run at the same time.",
+    "max_batch_tokens": "Tokens computed in one step.",
+    "max_input_length": "Longest prompt, in tokens.",
+    "max_total_tokens": "Most tokens of a request, prompt and answer together.",
+    "enable_prefix_caching": "Reuse the KV memory of equal beginnings.",
+    "watermark": "Share of KV blocks that stays free when requests are admitted.",
+    "threads": "CPU threads of the engine.",
+    "sim_first_token_ms": "Time to the first token.",
+    "sim_step_ms": "Time per step.",
+    "sim_tokens": "Length of an answer when the request sets no limit.",
+    "sim_fail_every": "Each n-th request fails; 0: none.",
+    "sim_crash_after_steps": "The engine dies in that step; 0: never.",
+    "sim_hang_after_steps": "The engine hangs in that step; 0: never.",
+}
+SIM = "sim"
+
+
+def takes_engine(command: Callable[..., None]) -> Callable[..., None]:
+    """Replaces the parameter `engine: EngineConfig` of a command by one option for each of its fields."""
+    own = inspect.signature(command, eval_str=True).parameters
+    options = {parameter.name: parameter for parameter in _parameters()}
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> None:
+        chosen = {name: values.pop(name) for name in options}
+        command(**values, engine=engine_config(chosen))
+
+    merged = [parameter for name, parameter in own.items() if name != "engine"]
+    by_name = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in merged]
+    signature = inspect.Signature([*by_name, *options.values()])
+    with_options.__signature__ = signature  # type: ignore[attr-defined]  # what typer reads
+    with_options.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+    return with_options
+
+
+def engine_config(options: Mapping[str, Any]) -> EngineConfig:
+    """The config that the options describe; raises Mistake for values it refuses."""
+    fields = {name: value for name, value in options.items() if not _is_sim(name)}
+    sim = {name.removeprefix("sim_"): value for name, value in options.items() if _is_sim(name)}
+    fields["model"] = resolve_model(fields.get("model", ""))
+    try:
+        return EngineConfig(**fields, sim=SimConfig(**sim))
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        flag = "-".join(str(part) for part in first["loc"]).replace("_", "-")
+        raise Mistake(f"--{flag}: {first['msg']}, not {first['input']!r}") from error
+
+
+def engine_arguments(config: EngineConfig) -> list[str]:
+    """The options that make this config; defaults are left out."""
+    arguments: list[str] = []
+    for prefix, part in (("", config), ("sim_", config.sim)):
+        for name, field in type(part).model_fields.items():
+            value = getattr(part, name)
+            if name == SIM or value == field.default:
+                continue
+            arguments += _argument(f"{prefix}{name}", value)
+    return arguments
+
+
+def _argument(name: str, value: Any) -> list[str]:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]
+
+
+def _parameters() -> list[inspect.Parameter]:
+    return [*_options(EngineConfig, "", "Engine"), *_options(SimConfig, "sim_", "Simulated engine")]
+
+
+def _options(model: type[BaseModel], prefix: str, panel: str) -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(
+            f"{prefix}{name}",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=Annotated[
+                field.annotation, typer.Option(help=HELP[f"{prefix}{name}"], rich_help_panel=panel)
+            ],
+        )
+        for name, field in model.model_fields.items()
+        if name != SIM
+    ]
+
+
+def _is_sim(name: str) -> bool:
+    return name.startswith("sim_")

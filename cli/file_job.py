@@ -1,0 +1,160 @@
+"""One file of prompts answered, with all that it needs: what `headrace run` and `headrace demo` share.
+
+Beside OUT stands a state folder with the queue of an embedded broker, so that a run that was killed finds
+it again. It is removed once every line has its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import shutil
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace.broker.message import Lane
+from headrace.cli.errors import Mistake
+from headrace.cli.progress import RunDisplay
+from headrace.cli.publish import open_input
+from headrace.cli.running import connected, stop_signals
+from headrace.cli.stack import Stack, StackOptions
+from headrace.gpu_engine.config import EngineConfig
+from headrace.producer.file_run.mark import read_mark
+from headrace.producer.file_run.options import FileRunOptions, Summary
+from headrace.producer.file_run.run import run_file
+
+T = TypeVar("T")
+
+# One consumer, and nobody to take over from it but its successor: a short lease costs nothing.
+LEASE_S = 3.0
+GRACE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileJob:
+    """`broker` None: an embedded one with a consumer of our own, else whoever serves that queue."""
+
+    input: Path
+    output: Path
+    engine: EngineConfig
+    broker: str | None
+    prefix: str
+    lane: Lane = Lane.BATCH
+
+    @property
+    def state_dir(self) -> Path:
+        return self.output.with_name(self.output.name + ".headrace")
+
+    @property
+    def run_options(self) -> FileRunOptions:
+        return FileRunOptions(
+            input=self.input, output=self.output, model=self._model, prefix=self.prefix, lane=self.lane
+        )
+
+    @property
+    def _model(self) -> str:
+        """What the answers depend on besides the lines."""
+        if self.broker is not None:
+            return ""
+        engine = self.engine
+        return f"{engine.engine} {engine.model} {engine.load_format} {engine.dtype}"
+
+
+async def answer_file(job: FileJob, display: RunDisplay) -> Summary | None:
+    """Answers all lines that OUT does not hold yet; None when a signal stopped it.
+
+    Raises Mistake, FileRunError, BrokerError or ChildFailed with a sentence where it cannot go on; what
+    OUT holds is safe then, and the same command goes on from there.
+    """
+    open_input(job.input).close()
+    stops = stop_signals()
+    if job.broker is not None:
+        return await _until_stopped(_run_file(job, job.broker, display), stops)
+    with _state(job) as log, log.open("a") as lines:
+
+        def say(name: str, line: str) -> None:
+            print(f"{name}: {line}", file=lines, flush=True)
+
+        stack = Stack(_stack_options(job), say)
+        summary = await _until_stopped(_run_on_stack(job, stack, display), stops)
+    if summary is not None:
+        shutil.rmtree(job.state_dir, ignore_errors=True)
+    return summary
+
+
+def _stack_options(job: FileJob) -> StackOptions:
+    return StackOptions(
+        data_dir=job.state_dir, engine=job.engine, prefix=job.prefix, lease_s=LEASE_S, grace_s=GRACE_S
+    )
+
+
+async def _run_on_stack(job: FileJob, stack: Stack, display: RunDisplay) -> Summary:
+    """Publishes only once the engine is up: a model that does not load leaves nothing behind in OUT."""
+    async with _running(stack) as running:
+        display.note("starting the engine")
+        await _first_of(stack.until_healthy(), running)
+        return await _first_of(_run_file(job, stack.broker_url, display), running)
+
+
+async def _run_file(job: FileJob, url: str, display: RunDisplay) -> Summary:
+    async with connected(url, job.prefix) as broker:
+        return await run_file(broker, job.run_options, display.update)
+
+
+@asynccontextmanager
+async def _running(stack: Stack) -> AsyncIterator[asyncio.Future[None]]:
+    try:
+        await stack.start()
+        yield asyncio.ensure_future(stack.run())
+    finally:
+        await stack.drain()
+
+
+async def _first_of(work: Coroutine[Any, Any, T], running: asyncio.Future[None]) -> T:
+    """The work's result; raises what ended the stack where that came first."""
+    task = asyncio.ensure_future(work)
+    try:
+        either: set[asyncio.Future[Any]] = {task, running}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+        return await task
+    finally:
+        await _cancelled(task)
+
+
+async def _until_stopped(work: Coroutine[Any, Any, T], stops: asyncio.Queue[Any]) -> T | None:
+    """The work's result; None where a signal came first, after the work has tidied up."""
+    task = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stops.get())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        stopping.cancel()
+        await _cancelled(task)
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@contextmanager
+def _state(job: FileJob) -> Iterator[Path]:
+    """Holds the state folder; yields the place for a log. Raises Mistake where another run holds it."""
+    if not job.output.parent.is_dir():
+        raise Mistake(f"there is no folder {job.output.parent}; create it, or choose another output file")
+    job.state_dir.mkdir(exist_ok=True)
+    with (job.state_dir / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Mistake(f"another run writes {job.output} now; wait for it, or stop it") from error
+        if read_mark(job.output) is None:
+            # No run is under way, so there is nothing to go on with: an old queue would only cost time.
+            shutil.rmtree(job.state_dir / "broker", ignore_errors=True)
+        yield job.state_dir / "log"

@@ -1,0 +1,40 @@
+"""`headrace gateway`: one gRPC gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import SecretStr
+
+from headrace.cli import options
+from headrace.cli.settings import Environment
+from headrace.producer.gateway.service import run_gateway
+from headrace.producer.gateway.settings import GatewaySettings
+
+
+def gateway(
+    broker: options.Broker = None,
+    prefix: options.Prefix = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 50051,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that streams may go on after SIGTERM.")] = 20.0,
+    reflection: Annotated[bool, typer.Option(help="Let clients ask for the service's description.")] = True,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write endpoint and pid here when it serves.")
+    ] = None,
+) -> None:
+    """Serve gRPC: submit requests to the queue and stream their answers."""
+    environment = Environment()
+    settings = GatewaySettings(
+        broker=SecretStr(options.broker_url(broker, environment)),
+        prefix=options.prefix(prefix, environment),
+        host=host,
+        port=grpc_port,
+        drain_grace_s=grace,
+        reflection=reflection,
+        ready_file=ready_file,
+    )
+    raise typer.Exit(asyncio.run(run_gateway(settings)))

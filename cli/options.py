@@ -1,0 +1,61 @@
+"""Options that several commands share, and what they mean when they are left out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.errors import Mistake
+from headrace.cli.settings import Environment
+from headrace.producer.backoff import RetryPolicy
+
+# Somebody sits at the terminal: better to be told soon that nobody answers.
+IMPATIENT = RetryPolicy(longest_s=1.0, patience_s=8.0)
+
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        metavar="URL",
+        help="Address of the queue, redis:// or unix:// (or HEADRACE_BROKER)",
+        show_default=False,
+    ),
+]
+Grpc = Annotated[
+    str | None,
+    typer.Option(
+        "--grpc",
+        metavar="HOST:PORT",
+        help="Ask this gateway instead of the broker (or HEADRACE_GRPC)",
+        show_default=False,
+    ),
+]
+
+Prefix = Annotated[
+    str | None,
+    typer.Option(
+        "--prefix", help="Prefix of all names on the broker (or HEADRACE_PREFIX)", show_default=False
+    ),
+]
+
+
+def broker_url(option: str | None, environment: Environment) -> str:
+    """The broker that a command shall use; raises Mistake where none is named."""
+    if option is not None:
+        return option
+    if environment.broker is not None:
+        return environment.broker.get_secret_value()
+    raise Mistake("which broker? Pass --broker URL or set HEADRACE_BROKER; `headrace up` prints its own")
+
+
+def prefix(option: str | None, environment: Environment) -> str:
+    return environment.prefix if option is None else option
+
+
+def gateway_target(grpc: str | None, broker: str | None, environment: Environment) -> str | None:
+    """The gateway to ask, or None for the broker: what the command line names goes before the environment,
+    and the broker before the gateway."""
+    if grpc is not None or broker is not None:
+        return grpc
+    return environment.grpc if environment.broker is None else None

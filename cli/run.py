@@ -1,0 +1,54 @@
+"""`headrace run`: a file of prompts in, a file of answers out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.broker.message import Lane
+from headrace.cli import options
+from headrace.cli.engine_options import takes_engine
+from headrace.cli.errors import ExitCode
+from headrace.cli.file_job import FileJob, answer_file
+from headrace.cli.progress import RunDisplay, summary_line
+from headrace.cli.running import run_async
+from headrace.cli.settings import Environment
+from headrace.cli.up import require_model
+from headrace.gpu_engine.config import EngineConfig
+
+
+@takes_engine
+def run(
+    engine: EngineConfig,
+    input_file: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="OpenAI batch lines.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Where the answers go.")
+    ],
+    broker: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Use this queue and its consumers; else we start our own."),
+    ] = None,
+    prefix: options.Prefix = None,
+    lane: Annotated[Lane, typer.Option(help="Service class of the requests.")] = Lane.BATCH,
+) -> None:
+    """Answer every line of a file. Stopped or killed, the same command goes on where it was.
+
+    Exit status: 0 all lines answered, 1 some lines failed (their errors are in OUT), 2 could not run,
+    130 interrupted.
+    """
+    if broker is None:
+        require_model(engine)
+    job = FileJob(input_file, output, engine, broker, options.prefix(prefix, Environment()), lane)
+    run_async(_run(job))
+
+
+async def _run(job: FileJob) -> ExitCode:
+    with RunDisplay() as display:
+        summary = await answer_file(job, display)
+        if summary is None:
+            display.note("interrupted; the same command goes on from here")
+            return ExitCode.INTERRUPTED
+        display.note(f"{summary_line(summary)} → {job.output}")
+    return ExitCode.SOME_FAILED if summary.failed else ExitCode.OK

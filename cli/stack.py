@@ -1,0 +1,158 @@
+"""The local stack: an embedded broker unless there is one, consumers, and a gateway, as child processes.
+
+    start: broker ─► consumers, gateway ─► all ready       drain: gateway ─► consumers ─► broker
+
+The gateway drains first, since its streams end only while consumers run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.broker.connect import connect
+from headrace.broker.embedded.valkey import EmbeddedValkey
+from headrace.cli.engine_options import engine_arguments
+from headrace.cli.processes import Child, Command, Patience
+from headrace.cli.settings import for_child
+from headrace.gpu_engine.config import EngineConfig
+
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StackOptions:
+    """`broker` None: an embedded one, with its data in `data_dir` and, with `broker_port`, on that port of
+    loopback. `grpc_port` None: no gateway; 0: any free port. `grace_s` bounds each stage of a drain."""
+
+    data_dir: Path
+    engine: EngineConfig
+    broker: str | None = None
+    broker_port: int | None = None
+    prefix: str = "headrace"
+    consumers: int = 1
+    lease_s: float = 30.0
+    grpc_port: int | None = None
+    grace_s: float = 20.0
+
+
+class Stack:
+    """The processes, and what they say about themselves. `say(name, line)` gets what they print."""
+
+    def __init__(self, options: StackOptions, say: Callable[[str, str], None]) -> None:
+        self._options = options
+        self._say = say
+        self._embedded: EmbeddedValkey | None = None
+        self._gateways: list[Child] = []
+        self._consumers: list[Child] = []
+        self._grpc: str | None = None
+        self.broker_url = options.broker or ""
+
+    async def start(self) -> None:
+        """Starts the broker, or checks that it answers (BrokerError where not), and the processes."""
+        if self._options.broker is None:
+            self._embedded = EmbeddedValkey(self._options.data_dir / "broker", port=self._options.broker_port)
+            await asyncio.to_thread(self._embedded.start)
+            self.broker_url = self._embedded.url
+        broker = await connect(self.broker_url, prefix=self._options.prefix)
+        await broker.close()
+        self._gateways, self._consumers = self._make_gateways(), self._make_consumers()
+        for child in self._children:
+            child.start()
+
+    async def run(self) -> None:
+        """Keeps everything alive; raises ChildFailed where that is hopeless, and returns after a drain."""
+        keeper = asyncio.ensure_future(self._keep_broker())
+        try:
+            await asyncio.gather(*(child.wait() for child in self._children))
+        finally:
+            keeper.cancel()
+
+    async def changes(self) -> AsyncIterator[dict[str, Any]]:
+        """What the ready file shall say: once all are up, and again whenever that has changed."""
+        told: dict[str, Any] | None = None
+        while True:
+            up = all(child.ready() is not None for child in self._children)
+            endpoints = self._endpoints()
+            if (up or told is not None) and endpoints != told:
+                told = endpoints
+                yield endpoints
+            await asyncio.sleep(POLL_S)
+
+    async def until_healthy(self) -> None:
+        async for _ in self.changes():
+            return
+
+    async def drain(self) -> None:
+        """Stops everything in order."""
+        for stage in (self._gateways, self._consumers):
+            await asyncio.gather(*(child.stop(self._options.grace_s + 5) for child in stage))
+        self._stop_broker()
+
+    async def kill(self) -> None:
+        """Stops everything now; what was queued or running is found again at the next start."""
+        await asyncio.gather(*(child.stop(0) for child in self._children))
+        self._stop_broker()
+
+    @property
+    def _children(self) -> list[Child]:
+        return [*self._gateways, *self._consumers]
+
+    def _endpoints(self) -> dict[str, Any]:
+        gateways = [ready for child in self._gateways if (ready := child.ready())]
+        consumers = [ready for child in self._consumers if (ready := child.ready())]
+        pids = {
+            "gateway": [ready["gateway"] for ready in gateways],
+            "consumer": [ready["consumer"] for ready in consumers],
+            "engine": [ready["engine"] for ready in consumers],
+        }
+        return {"broker": self.broker_url, "grpc": self._grpc, "pids": pids}
+
+    def _make_gateways(self) -> list[Child]:
+        if self._options.grpc_port is None:
+            return []
+        # One port for all lives of the gateway: clients come back to it.
+        port = self._options.grpc_port or free_port()
+        self._grpc = f"127.0.0.1:{port}"
+        return [self._child("gateway", "gateway", "--grpc-port", str(port))]
+
+    def _make_consumers(self) -> list[Child]:
+        arguments = ["--lease", str(self._options.lease_s), *engine_arguments(self._options.engine)]
+        numbers = range(1, self._options.consumers + 1)
+        return [self._child("consumer", f"consumer-{number}", *arguments) for number in numbers]
+
+    def _child(self, kind: str, name: str, *arguments: str) -> Child:
+        run_dir = self._options.data_dir / "run"
+        run_dir.mkdir(parents=True, exist_ok=True)
+        ready_file = run_dir / f"{name}.json"
+        common = ("--prefix", self._options.prefix, "--grace", str(self._options.grace_s))
+        argv = (sys.executable, "-m", "headrace.cli.main", kind, *common, "--ready-file", str(ready_file))
+        env = for_child(parent=os.getpid(), broker=self.broker_url)
+        command = Command(name, kind, (*argv, *arguments), ready_file, env)
+        return Child(command, self._say, Patience())
+
+    async def _keep_broker(self) -> None:
+        """Restarts the embedded broker when it dies; its data is on disk."""
+        while self._embedded is not None:
+            await asyncio.sleep(POLL_S)
+            if not self._embedded.alive:
+                self._say("broker", "died; starting it again")
+                await asyncio.to_thread(self._embedded.start)
+
+    def _stop_broker(self) -> None:
+        if self._embedded is not None:
+            self._embedded.stop()
+            self._embedded = None
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on just now."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port

@@ -1,0 +1,111 @@
+"""`headrace up`: the whole service on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli import options
+from headrace.cli.engine_options import takes_engine
+from headrace.cli.errors import ExitCode, Mistake
+from headrace.cli.ready_file import remove_ready, write_ready
+from headrace.cli.running import run_async, stop_signals
+from headrace.cli.settings import Environment
+from headrace.cli.stack import Stack, StackOptions
+from headrace.gpu_engine.config import EngineConfig
+
+
+@takes_engine
+def up(
+    engine: EngineConfig,
+    consumers: Annotated[int, typer.Option(min=1, help="Consumers, each with an engine.")] = 1,
+    lease: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after a crash until others take its requests.")
+    ] = 30.0,
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 50051,
+    broker: options.Broker = None,
+    broker_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the embedded broker; else a socket.")
+    ] = None,
+    prefix: options.Prefix = None,
+    data_dir: Annotated[Path, typer.Option(help="Where the queue is kept.")] = Path(".headrace"),
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish requests in when stopped.")] = 20.0,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write endpoints and pids here once all is healthy.")
+    ] = None,
+) -> None:
+    """Run broker, consumers and gateway on this machine until Ctrl-C."""
+    require_model(engine)
+    stack = StackOptions(
+        data_dir=data_dir,
+        engine=engine,
+        broker=broker,
+        broker_port=broker_port,
+        prefix=options.prefix(prefix, Environment()),
+        consumers=consumers,
+        lease_s=lease,
+        grpc_port=grpc_port,
+        grace_s=grace,
+    )
+    run_async(_up(Stack(stack, _say), ready_file))
+
+
+def require_model(engine: EngineConfig) -> None:
+    """Raises Mistake where a model is needed and none is named."""
+    if engine.engine == "torch" and not engine.model:
+        raise Mistake(
+            "which model? Pass --model FOLDER, FILE.gguf, a hub id or smollm2-demo; or try --engine sim"
+        )
+
+
+async def _up(stack: Stack, ready_file: Path | None) -> ExitCode:
+    stops = stop_signals()
+    remove_ready(ready_file)
+    try:
+        await stack.start()
+        running = asyncio.ensure_future(stack.run())
+        announcing = asyncio.ensure_future(_announce(stack, ready_file))
+        stopping = asyncio.ensure_future(stops.get())
+        await asyncio.wait({running, announcing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (running, announcing):
+            if task.done():
+                await task
+        announcing.cancel()
+        return await _drain(stack, stops)
+    finally:
+        await stack.kill()
+        remove_ready(ready_file)
+
+
+async def _drain(stack: Stack, stops: asyncio.Queue[Any]) -> ExitCode:
+    _say("up", "stopping: running requests may finish; Ctrl-C again stops at once")
+    draining = asyncio.ensure_future(stack.drain())
+    again = asyncio.ensure_future(stops.get())
+    await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
+    again.cancel()
+    return ExitCode.OK if draining.done() else ExitCode.INTERRUPTED
+
+
+async def _announce(stack: Stack, ready_file: Path | None) -> None:
+    """Prints the endpoints once all is healthy, and keeps the ready file true from then on."""
+    printed = False
+    async for endpoints in stack.changes():
+        if ready_file is not None:
+            write_ready(ready_file, endpoints)
+        if not printed:
+            _print_endpoints(endpoints)
+            printed = True
+
+
+def _print_endpoints(endpoints: dict[str, Any]) -> None:
+    print(f"gRPC    {endpoints['grpc']}")
+    print(f"broker  {endpoints['broker']}")
+    print(f"\nexport HEADRACE_BROKER={endpoints['broker']}", flush=True)
+
+
+def _say(name: str, line: str) -> None:
+    print(f"{name}: {line}", file=sys.stderr, flush=True)

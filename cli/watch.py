@@ -1,0 +1,78 @@
+"""`headrace watch`: the answer of a request, as it comes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated
+
+import typer
+
+from headrace.broker.message import RequestRef
+from headrace.cli import options
+from headrace.cli.errors import ExitCode, Mistake
+from headrace.cli.running import connected, run_async
+from headrace.cli.settings import Environment
+from headrace.producer.client import Client
+from headrace.producer.gateway.stream import StreamView, stream_events
+from headrace.v1 import inference_pb2 as pb
+
+
+def watch(
+    request_id: Annotated[str, typer.Argument(metavar="ID", help="As printed by `headrace publish`.")],
+    broker: options.Broker = None,
+    grpc: options.Grpc = None,
+    prefix: options.Prefix = None,
+) -> None:
+    """Print the text of an answer from its beginning, until it is complete."""
+    environment = Environment()
+    target = options.gateway_target(grpc, broker, environment)
+    if target is not None:
+        events = events_from_gateway(target, request_id)
+    else:
+        url = options.broker_url(broker, environment)
+        events = events_from_broker(url, options.prefix(prefix, environment), request_id)
+    run_async(_print(events))
+
+
+async def events_from_gateway(target: str, request_id: str) -> AsyncGenerator[pb.StreamEvent]:
+    async with Client(target, policy=options.IMPATIENT) as client:
+        async with aclosing(client.watch(request_id)) as events:
+            async for event in events:
+                yield event
+
+
+async def events_from_broker(url: str, prefix: str, request_id: str) -> AsyncGenerator[pb.StreamEvent]:
+    async with connected(url, prefix) as broker:
+        ref = RequestRef(request_id)
+        if not await broker.known(ref):
+            raise Mistake(f"no request with the id {request_id} is known to this broker")
+        async with aclosing(stream_events(broker.watch(ref), StreamView(request_id))) as events:
+            async for event in events:
+                yield event
+
+
+async def _print(events: AsyncGenerator[pb.StreamEvent]) -> ExitCode:
+    """Text to stdout; what happens to it to stderr."""
+    code = ExitCode.SOME_FAILED
+    async with aclosing(events):
+        async for event in events:
+            match event.WhichOneof("kind"):
+                case "delta":
+                    sys.stdout.write(event.delta.text)
+                    sys.stdout.flush()
+                case "restarted":
+                    _note(event.restarted.reason)
+                case "finished":
+                    sys.stdout.write("\n")
+                    code = ExitCode.OK
+                case "failed":
+                    _note(f"{event.failed.message} ({event.failed.code})")
+    return code
+
+
+def _note(sentence: str) -> None:
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    print(f"headrace: {sentence}", file=sys.stderr)
