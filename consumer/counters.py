@@ -13,6 +13,7 @@ class Counters:
     """`pulled` = the sum of the others but `resumed`, and those in flight.
 
     `resumed`: begun with tokens of an earlier owner, whatever became of them.
+    `released`: handed back, at once or for later.
     `silent`: acknowledged without a terminal record of ours (twins, and requests that had ended).
     `fenced`: somebody else owned the request in the end.
     """
@@ -32,7 +33,7 @@ class Counters:
         ending = flight.ending
         if ending is None or not settled or ending.exit is Exit.DROP:
             self.fenced += 1
-        elif ending.exit is Exit.RELEASE:
+        elif ending.exit in (Exit.RELEASE, Exit.RETRY):
             self.released += 1
         elif ending.exit is Exit.DEAD_LETTER:
             self.dead_lettered += 1

@@ -25,7 +25,6 @@ from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.host import run_engine
 
 RECEIVED_AT_MOST = 64
-UNBOUNDED = 1 << 30
 
 
 class EngineDied(Exception):
@@ -110,7 +109,7 @@ class EngineProcess:
             self.kill()
             await self._gone(None)
         self._dead = True
-        self._room.release(UNBOUNDED)  # nobody receives any more: a reader that waits for room may end
+        self._room.release()  # a reader that waits for room goes on
         self._outgoing.put(None)
         for thread in self._threads:
             await asyncio.to_thread(thread.join, 1.0)
@@ -126,7 +125,8 @@ class EngineProcess:
         with contextlib.suppress(EOFError, OSError):
             while self._connection in wait([self._connection, self._process.sentinel]):
                 message = decode_message(self._connection.recv_bytes())
-                self._room.acquire()
+                if not self._dead:  # else nobody receives any more
+                    self._room.acquire()
                 self._deliver(message)
         self._process.join(1.0)  # the pipe may close a moment before the exit code is known
         self._deliver(None)

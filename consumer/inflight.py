@@ -39,11 +39,13 @@ class Phase(enum.Enum):
 
 class Exit(enum.Enum):
     """How a request leaves: settled with its terminal record (or none, where the log has one), moved to
-    the dead letters, handed back to the queue, or forgotten because somebody else owns it."""
+    the dead letters, handed back to the queue at once or for later, or forgotten because somebody else
+    owns it."""
 
     DONE = "done"
     DEAD_LETTER = "dead letter"
     RELEASE = "release"
+    RETRY = "retry"
     DROP = "drop"
 
 

@@ -1,7 +1,7 @@
-"""Who owns a request, when an append or a settle had an unknown fate.
+"""Who owns a request: at its pull, and again when an append or a settle had an unknown fate.
 
-The owner fences itself anew and reads the log: only that tells what stands there. Whatever the answer, no
-token is doubled or lost: the outbox goes on behind the last delta that landed.
+Then the owner fences itself anew and reads the log: only that tells what stands there. Whatever the answer,
+no token is doubled or lost: the outbox goes on behind the last delta that landed.
 """
 
 from __future__ import annotations
@@ -9,14 +9,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from headrace.broker.contract import ConsumerSession, OpenOutcome, Settlement
-from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.contract import ConsumerSession, Opened, OpenOutcome, Settlement
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.consumer.backoff import Backoff, insist
 from headrace.consumer.inflight import Ending, Exit, InFlight
 
 log = logging.getLogger(__name__)
 
 NOT_OURS = "another consumer wrote into the log meanwhile"
+
+
+async def first_open(session: ConsumerSession, flight: InFlight) -> Opened | None:
+    """Opens a delivery that was pulled. None: it is not to be run here, and its ending says why."""
+    try:
+        opened = await insist(lambda: session.open(flight.delivery), f"opening {flight.request_id}")
+    except BrokerRefused:
+        raise  # that is no matter of this request
+    except BrokerError as error:
+        # A log that this version cannot read: another consumer may, and this one goes on.
+        log.error("request %s cannot be opened: %s", flight.request_id, error)
+        flight.overrule(Ending(Exit.RETRY, reason=str(error)))
+        return None
+    if opened.outcome is not OpenOutcome.RUN:
+        flight.disowned(not_to_run(opened.outcome))
+        return None
+    flight.opened(opened)
+    return opened
 
 
 async def reopen(session: ConsumerSession, flight: InFlight) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.broker.contract import DeadLetter, Done, Release, Settlement
+from headrace.broker.contract import DeadLetter, Done, Release, Retry, Settlement
 from headrace.broker.events import Failed, Finished, Terminal
 from headrace.broker.lines.output import failure_line, result_id, success_line
 from headrace.consumer.inflight import Exit, InFlight
+
+RETRY_MS = 30_000
 
 
 def settlement(flight: InFlight, model: str, created: int) -> Settlement:
@@ -15,6 +17,8 @@ def settlement(flight: InFlight, model: str, created: int) -> Settlement:
     assert ending.exit is not Exit.DROP
     if ending.exit is Exit.RELEASE:
         return Release()
+    if ending.exit is Exit.RETRY:
+        return Retry(RETRY_MS, ending.reason)
     line = _line(flight, terminal, model, created) if terminal is not None else None
     if ending.exit is Exit.DEAD_LETTER:
         return DeadLetter(ending.reason, terminal, line)

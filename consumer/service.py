@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 
 from headrace.broker.connect import connect
-from headrace.broker.contract import ConsumerSession
+from headrace.broker.contract import Broker, ConsumerSession
 from headrace.consumer.drain import Drain, drain_on_signals
 from headrace.consumer.engine_process import EngineHandle, EngineProcess
 from headrace.consumer.errors import EngineSick, EngineUnusable
@@ -35,10 +36,18 @@ async def run_consumer(settings: ConsumerSettings) -> int:
     drain = Drain(settings.grace_s)
     with drain_on_signals(drain):
         broker = await connect(settings.broker, prefix=settings.prefix)
-        async with contextlib.aclosing(broker):
+        async with _closing(broker):
             session = await broker.consume(settings.lanes, settings.lease_ms)
-            async with contextlib.aclosing(session):
+            async with _closing(session):
                 return await _serve(session, settings, drain)
+
+
+@contextlib.asynccontextmanager
+async def _closing(resource: Broker | ConsumerSession) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await resource.close()
 
 
 async def _serve(session: ConsumerSession, settings: ConsumerSettings, drain: Drain) -> int:
@@ -69,8 +78,9 @@ async def _serve(session: ConsumerSession, settings: ConsumerSettings, drain: Dr
 
 
 async def _load_tokenizer(settings: ConsumerSettings) -> Tokenizer:
+    engine = settings.engine
     try:
-        return await asyncio.to_thread(load_tokenizer, settings.engine.model, settings.engine.engine)
+        return await asyncio.to_thread(load_tokenizer, engine.model, engine.engine, engine.load_format)
     except ModelError as error:
         raise EngineUnusable(str(error)) from error
 

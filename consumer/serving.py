@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.broker.contract import ConsumerSession, Opened, OpenOutcome, Settlement
+from headrace.broker.contract import ConsumerSession, Opened, Settlement
 from headrace.broker.events import Started
 from headrace.broker.lines.request import LineError
 from headrace.broker.message import Delivery
-from headrace.consumer.backoff import insist
 from headrace.consumer.inflight import Doom, Ending, Exit, InFlight
-from headrace.consumer.ownership import not_to_run, settle_for_sure
+from headrace.consumer.ownership import first_open, settle_for_sure
 from headrace.consumer.placement import Placement
 from headrace.consumer.prepare import Preparer
 from headrace.consumer.publisher import Publisher
@@ -100,13 +99,9 @@ class Serving:
         flight = self.flight
         if flight.ending is not None:
             return
-        opened = await insist(
-            lambda: self.means.session.open(flight.delivery), f"opening {flight.request_id}"
-        )
-        if opened.outcome is not OpenOutcome.RUN:
-            flight.disowned(not_to_run(opened.outcome))
+        opened = await first_open(self.means.session, flight)
+        if opened is None:
             return
-        flight.opened(opened)
         self._watch_deadline(opened)
         await self._parse()
         if flight.ending is None:

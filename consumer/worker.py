@@ -232,7 +232,8 @@ class Worker:
         await self._drain.wait_requested()
         log.info("draining: %d requests in flight", self.in_flight)
         self._slot_freed.set()
-        await asyncio.wait({pull}, timeout=2 * PULL_WAIT_MS / 1000)
+        if self._engine_ready.done():  # else it has not begun to pull
+            await asyncio.wait({pull}, timeout=2 * PULL_WAIT_MS / 1000)
         over = asyncio.create_task(self._drain.wait_over())
         try:
             while self._tasks and not over.done():

@@ -132,13 +132,13 @@ def test_a_fresh_start_that_did_not_land_still_drops_the_old_answer() -> None:
 
 def test_a_log_that_somebody_else_wrote_into_is_not_continued() -> None:
     outbox = running()
-    theirs = [started(1), Delta(1, 0, (1,), "a"), started(2, kept=1), Delta(2, 1, (9,), "z")]
+    theirs: list[Event] = [started(1), Delta(1, 0, (1,), "a"), started(2, kept=1), Delta(2, 1, (9,), "z")]
     assert not outbox.reopened(3, fold(theirs), now_ms=0)
 
 
 def test_a_log_that_somebody_else_began_anew_is_not_continued() -> None:
     outbox = running()
-    theirs = [started(1), Delta(1, 0, (1,), "a"), started(2, kept=0)]
+    theirs: list[Event] = [started(1), Delta(1, 0, (1,), "a"), started(2, kept=0)]
     assert not outbox.reopened(3, fold(theirs), now_ms=0)
 
 
