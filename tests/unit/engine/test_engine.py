@@ -25,7 +25,7 @@ def prompt_before_eos(count: int) -> list[int]:
 
 
 def letters(tokens: list[int]) -> str:
-    return "".join(chr(ord("a") + token) for token in tokens if token != EOS)
+    return "".join(chr(ord("a") + token) for token in tokens)
 
 
 def test_the_engine_is_an_engine() -> None:
@@ -317,6 +317,14 @@ def test_every_output_tells_the_cached_prompt_tokens() -> None:
     bench.run()
     bench.add(request("second", list(range(12)), 3))
     assert [output.cached_tokens for _ in range(3) for output in bench.step()] == [8, 8, 8]
+
+
+def test_what_a_request_finds_of_its_own_after_a_preemption_is_not_counted_as_cached() -> None:
+    bench = Bench(preempt_hook=lambda step, running: running)
+    bench.add(request("r", 12, 5))
+    outputs = [output for _ in range(5) for output in bench.step()]
+    assert [output.cached_tokens for output in outputs] == [0] * 5
+    assert len(bench.runner.plans[-1].chunks[0].token_ids) < 5, "it did find them"
 
 
 def test_seeds_belong_to_requests_whatever_else_runs() -> None:

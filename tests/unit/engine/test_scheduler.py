@@ -6,7 +6,7 @@ import pytest
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.preemption import MAX_PREEMPTIONS, eagerness_to_yield
+from headrace.gpu_engine.scheduling.preemption import MAX_PREEMPTIONS, choose_victims, eagerness_to_yield
 from headrace.gpu_engine.scheduling.request import TRANSITIONS, Request, Status
 from headrace.gpu_engine.scheduling.scheduler import Scheduler
 from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
@@ -16,8 +16,15 @@ from tests.unit.engine.fakes import Bench, expected_tokens, request
 class Desk:
     """A scheduler whose results are given by hand: every request that samples gets token 7."""
 
-    def __init__(self, *, num_blocks: int = 32, max_batch_size: int = 8, max_batch_tokens: int = 16) -> None:
-        self.memory = KVMemory(num_blocks, 4)
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 32,
+        max_batch_size: int = 8,
+        max_batch_tokens: int = 16,
+        caching: bool = True,
+    ) -> None:
+        self.memory = KVMemory(num_blocks, 4, enable_prefix_caching=caching)
         self.scheduler = Scheduler(
             self.memory,
             max_batch_size=max_batch_size,
@@ -98,13 +105,21 @@ def test_no_plan_exceeds_the_budget_or_the_batch_size() -> None:
 
 def test_chunks_of_a_single_token_come_first() -> None:
     desk = Desk(max_batch_tokens=6)
-    desk.add("a", 4, priority=0)
+    desk.add("a", 5, priority=0)
     desk.add("b", 9)
-    lengths = [[len(chunk.token_ids) for chunk in desk.step().chunks] for _ in range(6)]
-    assert all(row == sorted(row, key=lambda n: n > 1) for row in lengths)
-    desk.add("c", 5, priority=0)
-    desk.add("d", 9)
-    assert len(desk.step().chunks[0].token_ids) == 1
+    assert list(sizes(desk.step()).items()) == [("b", 1), ("a", 5)]
+    assert list(sizes(desk.step()).items()) == [("a", 1), ("b", 5)]
+
+
+def test_no_more_requests_run_than_a_step_has_tokens() -> None:
+    desk = Desk(max_batch_size=8, max_batch_tokens=2)
+    desk.add("long", 10, priority=2)
+    for number in range(5):
+        desk.step()
+        desk.add(f"user{number}", 3, priority=0)
+        assert desk.scheduler.num_running <= 2
+    while len(desk.scheduler):
+        assert 0 < sum(sizes(desk.step()).values()) <= 2
 
 
 def test_every_running_request_advances_even_if_the_budget_is_smaller_than_the_batch() -> None:
@@ -125,7 +140,7 @@ def test_a_higher_lanes_prompt_gets_its_tokens_before_a_long_one_of_a_lower_lane
 
 
 def test_a_prompt_half_way_through_is_not_starved_by_prompts_of_a_higher_lane() -> None:
-    desk = Desk(num_blocks=200, max_batch_size=8, max_batch_tokens=8)
+    desk = Desk(num_blocks=200, max_batch_tokens=8, caching=False)
     desk.add("long", 60, priority=2)
     desk.step()
     steps = 0
@@ -171,6 +186,17 @@ def test_one_preempted_often_is_spared_while_others_can_give_way() -> None:
     often, never = desk.add("often", 4), desk.add("never", 40)
     often.preemptions = MAX_PREEMPTIONS
     assert max((often, never), key=eagerness_to_yield) is never
+
+
+def test_blocks_that_the_newcomer_would_take_itself_are_not_won_by_a_preemption() -> None:
+    desk = Desk(num_blocks=7)
+    batch, user = desk.add("batch", 20, priority=2), desk.add("user", 24, priority=0)
+    desk.scheduler.abort("user")
+    batch.block_ids = desk.memory.acquire([], 20)
+    shared = batch.block_ids[:4]
+    for missing, victims in ((1, [batch]), (2, None)):
+        chosen = choose_victims(user, shared, [batch], desk.memory, missing_slots=0, missing_blocks=missing)
+        assert chosen == victims
 
 
 def test_the_last_running_request_is_never_preempted_and_every_step_gets_somewhere() -> None:
