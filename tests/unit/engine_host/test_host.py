@@ -223,6 +223,16 @@ def test_a_crash_on_purpose_ends_the_process_with_a_failure(sim_child: Child) ->
 
 
 @pytest.mark.slow
+def test_starting_a_simulated_engine_waits_for_neither_torch_nor_transformers() -> None:
+    program = (
+        "import sys, headrace.gpu_engine.host as host;"
+        "host.build_engine(host.EngineConfig(engine='sim'));"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.slow
 def test_a_missing_model_makes_the_engine_unusable_with_a_sentence() -> None:
     child = Child(model="/no/such/model")
     message = receive(child.connection)

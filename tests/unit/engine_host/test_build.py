@@ -1,0 +1,48 @@
+"""From a configuration to an engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.gpu_engine.build import EngineUnusable, build_engine, load_engine
+from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.text.sim import SimTokenizer
+from tests.unit.engine_host.fakes import drive, last_of, request
+
+TINY = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": SimTokenizer.vocab_size,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def test_the_simulated_engine_needs_no_model() -> None:
+    engine = build_engine(EngineConfig(engine="sim", model="any name", max_batch_size=7))
+    assert (engine.info.model, engine.info.max_batch_size) == ("any name", 7)
+    assert (engine.info.max_input_length, engine.info.max_total_tokens) == (8192, 16384)
+
+
+@pytest.mark.parametrize("model", ["", "/no/such/model", "/no/such/model.gguf"])
+def test_a_model_that_is_not_there_makes_the_engine_unusable(model: str) -> None:
+    with pytest.raises(EngineUnusable, match="model"):
+        build_engine(EngineConfig(model=model))
+
+
+@pytest.mark.slow
+def test_a_model_with_random_weights_needs_nothing_but_its_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    config = EngineConfig(model=str(tmp_path), load_format="dummy", num_kv_blocks=16, threads=1)
+    loaded = load_engine(config)
+    assert isinstance(loaded.tokenizer, SimTokenizer)
+    assert loaded.engine.add(request("r")) is None
+    assert last_of(drive(loaded.engine), "r").finish_reason in ("stop", "length")
+    assert load_engine(config).engine.info == loaded.engine.info, "the same fingerprint on every start"
