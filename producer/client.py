@@ -126,7 +126,7 @@ class Client:
 
     async def cancel(self, request_id: str) -> bool:
         """Asks for a request to be stopped; False when it had ended before."""
-        response = await self._call(
+        response: pb.CancelResponse = await self._call(
             lambda timeout: self._stub.Cancel(pb.CancelRequest(request_id=request_id), timeout=timeout),
             Backoff(self._policy),
             Deadline(None),

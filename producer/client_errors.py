@@ -112,7 +112,8 @@ def _delay_in(trailer: bytes) -> float:
     try:
         details = status_pb2.Status.FromString(trailer).details
         if any(detail.Unpack(info) for detail in details if detail.Is(info.DESCRIPTOR)):
-            return max(0.0, info.retry_delay.ToTimedelta().total_seconds())
+            seconds: float = info.retry_delay.ToTimedelta().total_seconds()
+            return max(0.0, seconds)
     except DecodeError:
         pass  # a trailer that we cannot read asks for nothing
     return 0.0

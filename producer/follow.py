@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any, TypeAlias
 
 import grpc.aio
 
@@ -22,6 +23,8 @@ from headrace.producer.client_errors import DeadlineExceeded, Unreachable, from_
 from headrace.producer.client_request import Deadline
 from headrace.v1 import inference_pb2 as pb
 from headrace.v1 import inference_pb2_grpc
+
+Stream: TypeAlias = grpc.aio.UnaryStreamCall[Any, Any]
 
 
 class Follower:
@@ -63,12 +66,15 @@ class Follower:
             finally:
                 call.cancel()
 
-    def _open(self) -> grpc.aio.UnaryStreamCall:
+    def _open(self) -> Stream:
         timeout = self._deadline.call_timeout()
+        stream: Stream
         if self._generate is not None and not self._accepted:
-            return self._stub.Generate(self._generate, timeout=timeout)
-        watch = pb.WatchRequest(request_id=self._request_id, cursor=self._cursor)
-        return self._stub.Watch(watch, timeout=timeout)
+            stream = self._stub.Generate(self._generate, timeout=timeout)
+        else:
+            watch = pb.WatchRequest(request_id=self._request_id, cursor=self._cursor)
+            stream = self._stub.Watch(watch, timeout=timeout)
+        return stream
 
     def _is_new(self, event: pb.StreamEvent) -> bool:
         """Takes note of an event; False for one that was shown before the stream broke."""

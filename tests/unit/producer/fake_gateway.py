@@ -66,10 +66,12 @@ class FakeGateway(inference_pb2_grpc.InferenceServicer):
             yield pb.WatchResponse(event=event)
 
     async def Submit(self, request: pb.SubmitRequest, context: Any) -> pb.SubmitResponse:
-        return await self._answer(self.submits.popleft(), request, context)
+        response: pb.SubmitResponse = await self._answer(self.submits.popleft(), request, context)
+        return response
 
     async def Cancel(self, request: pb.CancelRequest, context: Any) -> pb.CancelResponse:
-        return await self._answer(self.cancels.popleft(), request, context)
+        response: pb.CancelResponse = await self._answer(self.cancels.popleft(), request, context)
+        return response
 
     async def _play(self, request: Any, context: Any) -> AsyncIterator[pb.StreamEvent]:
         self._note(request, context)

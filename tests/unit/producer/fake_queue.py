@@ -92,6 +92,12 @@ class FakeQueue:
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.messages) >= count)
 
+    async def delivered(self, count: int) -> None:
+        """Waits until so many more results have been written."""
+        enough = self._written + count
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._written >= enough)
+
     async def set_answering(self, answering: bool) -> None:
         async with self._changed:
             self.answering = answering

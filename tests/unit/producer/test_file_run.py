@@ -221,7 +221,7 @@ async def test_a_torn_last_line_is_cut_off_and_written_whole(bench: Bench, queue
     await bench.run(queue)
     whole = bench.output.read_bytes()
     last = len(whole.splitlines()[-1])
-    for kept in range(1, last, 37):
+    for kept in range(1, last, 97):
         bench.output.write_bytes(whole[: -last - 1 + kept])
         assert (await bench.run(queue)).done == 10
         assert bench.custom_ids() == sorted(f"id-{n}" for n in range(10))
@@ -276,7 +276,7 @@ async def test_killed_at_random_points_it_ends_with_the_lines_of_an_unbroken_run
 ) -> None:
     chance = random.Random(seed)
     lines = [
-        chance.choice([request_line(f"id-{n}"), request_line(f"id-{n}", "fail"), b"junk"]) for n in range(120)
+        chance.choice([request_line(f"id-{n}"), request_line(f"id-{n}", "fail"), b"junk"]) for n in range(240)
     ]
     unbroken, broken = Bench(tmp_path / "a"), Bench(tmp_path / "b")
     for bench in (unbroken, broken):
@@ -285,23 +285,33 @@ async def test_killed_at_random_points_it_ends_with_the_lines_of_an_unbroken_run
     queue = FakeQueue(seed)
     consumer = asyncio.create_task(queue.consume_for_ever())
     await unbroken.run(queue)
-    kills = interrupted = 0
-    while True:
-        queue.outages = chance.choice([0, 0, 3])
-        running = asyncio.create_task(broken.run(queue))
-        if kills == 15:
-            break
-        await asyncio.wait({running}, timeout=chance.uniform(0, 0.06))
-        interrupted += running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    kills = 0
+    while not await killed_in_mid_run(broken, queue, chance):
         kills += 1
-        if broken.output.exists() and chance.random() < 0.5:
-            size = broken.output.stat().st_size
-            os.truncate(broken.output, chance.randint(max(0, size - 2000), size))
-    await running
     consumer.cancel()
-    assert interrupted >= 5
+    assert kills >= 5
     assert contents(broken) == contents(unbroken)
+
+
+async def killed_in_mid_run(bench: Bench, queue: FakeQueue, chance: random.Random) -> bool:
+    """Starts the run and kills it after a few results, perhaps in the middle of a line; True if it was done
+    before."""
+    queue.outages = chance.choice([0, 0, 3])
+    running = asyncio.create_task(bench.run(queue))
+    enough = asyncio.create_task(queue.delivered(chance.randint(0, 12)))
+    await asyncio.wait({running, enough}, return_when=asyncio.FIRST_COMPLETED)
+    for _ in range(chance.randint(0, 8)):
+        await asyncio.sleep(0)
+    enough.cancel()
+    if running.done():
+        running.result()
+        return True
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    if bench.output.exists() and chance.random() < 0.5:
+        size = bench.output.stat().st_size
+        os.truncate(bench.output, chance.randint(max(0, size - 2000), size))
+    return False
 
 
 def contents(bench: Bench) -> list[str]:
