@@ -325,7 +325,8 @@ def test_no_bytes_make_the_parser_raise(raw: bytes) -> None:
         assert isinstance(parse_line(raw, in_file=in_file), LineError | ParsedRequest)
 
 
-@settings(deadline=None, max_examples=300)
+@pytest.mark.slow
+@settings(deadline=None, max_examples=100)
 @given(body=st.dictionaries(st.sampled_from(FIELDS), json_values), url=st.sampled_from(["chat/", ""]))
 def test_no_body_makes_the_parser_raise(body: dict[str, Any], url: str) -> None:
     raw = json.dumps(
