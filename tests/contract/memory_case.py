@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Mapping
 
 from headrace.broker.contract import Broker
@@ -39,6 +41,14 @@ class MemoryCase(Case):
         await self.cluster.hop()
 
 
-def memory_case(prefix: str) -> MemoryCase:
+def memory_case(prefix: str, hops: random.Random | None = None) -> MemoryCase:
+    """With `hops`, a round trip takes a random number of turns of the event loop: others run meanwhile. Now
+    and then it takes so many that a consumer without heartbeats loses its lease in the middle of it."""
+
+    async def hop() -> None:
+        turns = 1 if hops is None else hops.randrange(6) if hops.random() < 0.98 else 200
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
     clock = ManualClock()
-    return MemoryCase(MemoryCluster(clock, prefix=prefix), clock)
+    return MemoryCase(MemoryCluster(clock, prefix=prefix, hop=hop), clock)

@@ -1,0 +1,233 @@
+"""Consumers that crash, freeze and wake while publishers repeat themselves and cancel.
+
+`Chaos` runs over the contract alone, so over any adapter. Each consumer is a task that pulls, opens, writes
+token after token and settles. It may be killed at any instruction; or it stops its heartbeats and goes on
+later as if nothing had happened (freeze). At last a healthy consumer finishes what is left.
+
+The expected answer of a request is a function of its id and the number of tokens that stand before: who
+makes token n has to know all tokens before it, or the text shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headrace.broker.contract import (
+    Append,
+    ConsumerSession,
+    DeadLetter,
+    Done,
+    OpenOutcome,
+    Release,
+    Retry,
+    Settlement,
+)
+from headrace.broker.events import Delta, Failed, Finished, Started
+from headrace.broker.fold import Fold
+from headrace.broker.message import Delivery, Message, RequestRef
+from tests.contract.case import LANES, Case
+from tests.contract.steps import read_results, shown
+
+TOKENS = 6
+CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """Chances: `freeze` and `give_up` per step of a consumer, the others per breath of the whole."""
+
+    freeze: float = 0.03
+    give_up: float = 0.1
+    kill: float = 0.08
+    cancel: float = 0.015
+    again: float = 0.03
+
+
+def token(ref: RequestRef, before: str) -> str:
+    """The next token of an answer: it depends on all that stands before it."""
+    digest = hashlib.sha256(f"{ref.request_id}|{before}".encode()).hexdigest()
+    return digest[:2] + "."
+
+
+def answer(ref: RequestRef) -> str:
+    text = ""
+    for _ in range(TOKENS):
+        text += token(ref, text)
+    return text
+
+
+@dataclass(slots=True)
+class Consumer:
+    """One process. `nap` lets others run, and is where it may freeze."""
+
+    chaos: Chaos
+    session: ConsumerSession
+    frozen: bool = False
+
+    async def run(self) -> None:
+        while not self.chaos.over:
+            deliveries = await self.session.pull(2, 0)
+            await asyncio.gather(*(self.serve(delivery) for delivery in deliveries))
+            await self.nap()
+
+    async def nap(self) -> None:
+        chaos = self.chaos
+        if not self.frozen and chaos.random.random() < chaos.odds.freeze:
+            self.frozen = True  # for good: it goes on writing, and shows no sign of life
+            chaos.case.freeze(self.session)
+            for _ in range(chaos.random.randrange(1, 40)):
+                await chaos.breathe()
+        await chaos.breathe()
+
+    async def serve(self, delivery: Delivery) -> None:
+        await self.nap()
+        opened = await self.session.open(delivery)
+        await self.nap()
+        match opened.outcome:
+            case OpenOutcome.RUN:
+                assert opened.state is not None
+                await self.write(delivery, opened.epoch, opened.state, opened.cancelled)
+            case OpenOutcome.ENDED | OpenOutcome.TWIN:
+                await self.session.settle(delivery, 0, Done())
+            case OpenOutcome.CONFLICT:
+                await self.session.settle(delivery, 0, DeadLetter("another body"))
+            case OpenOutcome.LOST:
+                pass
+
+    async def write(self, delivery: Delivery, epoch: int, state: Fold, cancelled: bool) -> None:
+        """Writes the rest of an answer; drops the request when a write is refused."""
+        kept, text = len(state.token_ids), state.text
+        position, body = delivery.position, delivery.message.body_hash
+        started = Started(epoch, self.session.name, position, 1, body, "model", kept)
+        if not await self.append(delivery, epoch, started):
+            return
+        seq = state.next_seq
+        for index in range(kept, TOKENS if not cancelled else kept):
+            await self.nap()
+            if self.chaos.random.random() < self.chaos.odds.give_up:
+                await self.session.settle(delivery, epoch, self.give_up())
+                return
+            piece = token(delivery.ref, text)
+            if not await self.append(delivery, epoch, Delta(epoch, seq, (index,), piece)):
+                return
+            seq, text = seq + 1, text + piece
+        await self.nap()
+        terminal = Failed(epoch, CANCELLED, "") if cancelled else Finished(epoch, "stop")
+        await self.session.settle(delivery, epoch, Done(terminal, delivery.ref.request_id.encode()))
+
+    async def append(self, delivery: Delivery, epoch: int, event: Started | Delta) -> bool:
+        (appended,) = await self.session.append([Append(delivery, epoch, [event])])
+        return appended
+
+    def give_up(self) -> Settlement:
+        delay = self.chaos.random.randrange(1, self.chaos.case.lease_ms // 4)
+        return Retry(delay, "chaos") if self.chaos.random.random() < 0.5 else Release()
+
+
+@dataclass(slots=True)
+class Chaos:
+    """One run. `step_ms` is how much time passes in a breath of the whole."""
+
+    case: Case
+    seed: int
+    requests: int = 8
+    consumers: int = 3
+    rounds: int = 150
+    step_ms: int = 0
+    odds: Odds = field(default_factory=Odds)
+    over: bool = False
+    random: random.Random = field(init=False)
+    refs: list[RequestRef] = field(default_factory=list)
+    tasks: dict[asyncio.Task[None], Consumer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    async def breathe(self) -> None:
+        """Lets others run for a moment."""
+        for _ in range(self.random.randrange(1, 4)):
+            await asyncio.sleep(0)
+
+    async def run(self) -> None:
+        for _ in range(self.rounds):
+            await self.disturb()
+            await self.case.pass_time(self.step_ms)
+            await self.breathe()
+            self.check_tasks()
+        await self.finish()
+        await self.check()
+
+    async def disturb(self) -> None:
+        if len(self.refs) < self.requests and self.random.random() < 0.3:
+            await self.publish(RequestRef(f"{self.seed}-{len(self.refs)}"))
+        if self.refs and self.random.random() < self.odds.again:
+            await self.publish(self.random.choice(self.refs))
+        if self.refs and self.random.random() < self.odds.cancel:
+            await self.case.broker.cancel(self.random.choice(self.refs))
+        if len(self.tasks) < self.consumers:
+            await self.start_consumer()
+        if self.random.random() < self.odds.kill:
+            await self.kill(self.random.choice(list(self.tasks)))
+
+    async def kill(self, task: asyncio.Task[None]) -> None:
+        """Ends a consumer wherever it stands, without a word to the broker."""
+        consumer = self.tasks.pop(task)
+        self.case.freeze(consumer.session)
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=0.1)
+
+    async def publish(self, ref: RequestRef) -> None:
+        lane = LANES[sum(ref.request_id.encode()) % len(LANES)]
+        await self.case.broker.publish([Message(b"body", ref.request_id, lane)])
+        if ref not in self.refs:
+            self.refs.append(ref)
+
+    async def start_consumer(self) -> None:
+        consumer = Consumer(self, await self.case.consume())
+        self.tasks[asyncio.create_task(consumer.run())] = consumer
+
+    def check_tasks(self) -> None:
+        """A consumer that failed fails the test."""
+        for task in [task for task in self.tasks if task.done()]:
+            del self.tasks[task]
+            task.result()
+
+    async def finish(self) -> None:
+        """At last healthy consumers; the frozen ones still wake."""
+        self.odds = Odds(freeze=0, give_up=0, kill=0, cancel=0, again=0)
+        while len(self.refs) < self.requests:
+            await self.publish(RequestRef(f"{self.seed}-{len(self.refs)}"))
+        await self.start_consumer()
+        for _ in range(2_000):
+            await self.case.pass_time(max(self.step_ms, self.case.lease_ms // 8))
+            await self.breathe()
+            self.check_tasks()
+            if await self.is_idle():
+                break
+        self.over = True
+        await asyncio.gather(*self.tasks)
+
+    async def is_idle(self) -> bool:
+        stats = await self.case.broker.stats()
+        busy = any(lane.waiting or lane.leased for lane in stats.lanes.values())
+        return not busy and not stats.leases and not stats.retrying and len(self.refs) == self.requests
+
+    async def check(self) -> None:
+        assert await self.is_idle(), await self.case.broker.stats()
+        lines = Counter(result.line.decode() for result in await read_results(self.case))
+        assert lines == Counter(ref.request_id for ref in self.refs), "one line for each request"
+        for ref in self.refs:
+            state = await shown(self.case.broker, ref)
+            if isinstance(state.terminal, Finished):
+                assert state.text == answer(ref)
+            else:
+                assert isinstance(state.terminal, Failed)
+                assert state.terminal.code == CANCELLED
+                assert answer(ref).startswith(state.text)
+            assert state.restarts == 0
+        assert await self.case.broker.dead_letters() == []

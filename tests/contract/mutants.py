@@ -1,0 +1,115 @@
+"""The in-memory log with one rule of the protocol broken. Each must be caught by the chaos test, or that
+test proves nothing about the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+import pytest
+
+from headrace.broker.events import Event, Fence
+from headrace.broker.message import Delivery
+from tests.support import memory_member
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.memory_codec import due_ms, log_key
+from tests.support.memory_events import event_record
+from tests.support.memory_group import Fencing, Group
+from tests.support.memory_member import MemoryMember
+from tests.support.memory_session import MemorySession
+from tests.support.memory_tenure import Tenure
+from tests.support.memory_topics import Partition, PartitionId, Record
+
+Break: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+
+
+async def _restore(
+    member: MemoryMember, partition: Partition, *, raise_epoch: bool = True, late_fence: bool = False
+) -> None:
+    """`MemoryMember._restore` in short, with its mistakes to choose."""
+    cluster, now = member._cluster, member._now()
+    cluster.abort_open(partition.id)
+    epoch = max(1, partition.committed.epoch + raise_epoch)
+    committed, read = replace(partition.committed, epoch=epoch), partition.events.end - 1
+    await cluster.hop()
+    if member._commit(partition, committed):
+        await cluster.hop()
+        fence = cluster.append(partition.events, event_record(None, Fence(epoch), now))
+        read = read if late_fence else fence
+        member.tenures[partition.id] = Tenure(
+            partition, epoch, read, committed, epoch, now, next=committed.base
+        )
+
+
+def reads_before_the_fence(patch: pytest.MonkeyPatch) -> None:
+    async def restore(member: MemoryMember, partition: Partition) -> None:
+        await _restore(member, partition, late_fence=True)
+
+    patch.setattr(MemoryMember, "_restore", restore)
+
+
+def keeps_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    async def restore(member: MemoryMember, partition: Partition) -> None:
+        await _restore(member, partition, raise_epoch=False)
+
+    patch.setattr(MemoryMember, "_restore", restore)
+
+
+def settles_unfenced(patch: pytest.MonkeyPatch) -> None:
+    def accept(group: Group, member_id: str, generation: int) -> Fencing:
+        return Fencing.ACCEPTED
+
+    patch.setattr(Group, "fencing", accept)
+
+
+def reads_unstable_offsets(patch: pytest.MonkeyPatch) -> None:
+    """The open transaction of a dead owner is left alone until the next one of that partition."""
+
+    def leave(cluster: MemoryCluster, partition: PartitionId) -> None: ...
+
+    patch.setattr(MemoryCluster, "abort_open", leave)
+
+
+def lets_twins_emit(patch: pytest.MonkeyPatch) -> None:
+    def records(session: MemorySession, tenure: Tenure, delivery: Delivery) -> list[tuple[str, Record]]:
+        closing = tenure.entry(log_key(delivery.ref)).log.closing
+        if closing is None or closing.line is None:
+            return []
+        headers = {"request-id": delivery.ref.request_id.encode()}
+        return [(session._cluster.names.results, Record(closing.line, 0, None, headers))]
+
+    patch.setattr(MemorySession, "_closing_records", records)
+
+
+def forgets_the_line_of_a_dead_owner(patch: pytest.MonkeyPatch) -> None:
+    def without_closing(key: str | None, event: Event, at_ms: int, _: object = None) -> Record:
+        return event_record(key, event, at_ms)
+
+    patch.setattr(memory_member, "event_record", without_closing)
+
+
+def completes_a_delay_before_it_forwards(patch: pytest.MonkeyPatch) -> None:
+    async def forward(member: MemoryMember, tenure: Tenure) -> None:
+        partition = tenure.partition
+        for offset, record in list(partition.delayed()):
+            if due_ms(record) <= member._now():
+                member._commit_delays(partition, partition.delays_committed.finish(offset))
+                await member._cluster.hop()
+                member._cluster.append(partition.requests, replace(record, at_ms=member._now()))
+
+    patch.setattr(MemoryMember, "_forward_due", forward)
+
+
+MUTANTS: Mapping[str, Break] = {
+    mutant.__name__: mutant
+    for mutant in (
+        reads_before_the_fence,
+        keeps_the_epoch,
+        settles_unfenced,
+        reads_unstable_offsets,
+        lets_twins_emit,
+        forgets_the_line_of_a_dead_owner,
+        completes_a_delay_before_it_forwards,
+    )
+}
