@@ -16,6 +16,8 @@ import pytest
 import torch
 import transformers
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+from transformers.initialization import no_init_weights
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 COMMON: dict[str, Any] = {
     "vocab_size": 384,
@@ -78,17 +80,23 @@ def save_tiny_model(name: str, folder: Path, seed: int = 7, max_shard_size: str 
 
 def load_reference(model: Path) -> Any:
     """The same model in transformers, float32, for `generate`."""
-    loader = transformers.AutoModelForCausalLM
     if model.is_file():
-        reference = loader.from_pretrained(
-            model.parent,
-            gguf_file=model.name,
-            dtype=torch.float32,
-            quantization_config=transformers.GgufConfig(dequantize=True),
-        )
-    else:
-        reference = loader.from_pretrained(model, dtype=torch.float32)
-    return reference.eval()
+        return _load_gguf_reference(model).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+
+
+def _load_gguf_reference(model: Path) -> Any:
+    """transformers' own reading of a GGUF file. `from_pretrained(gguf_file=…)` does the same, but asks for
+    the package accelerate, which nothing here needs otherwise."""
+    config = transformers.AutoConfig.from_pretrained(model.parent, gguf_file=model.name)
+    with no_init_weights():
+        reference = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    read = load_gguf_checkpoint(model, return_tensors=True, model_to_load=reference)
+    missing, unexpected = reference.load_state_dict(read["tensors"], strict=False)
+    assert set(missing) <= {"lm_head.weight"}, missing
+    assert not unexpected
+    reference.tie_weights()
+    return reference
 
 
 def find_demo_model() -> Path | None:
