@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -88,7 +89,7 @@ async def _keep_reading(stack: Stack, rng: random.Random, report: Report, over: 
 
 
 async def _publish_lines(stack: Stack, rng: random.Random, report: Report, over: asyncio.Event) -> None:
-    redis = Redis.from_url(stack.broker, socket_timeout=2 * ANSWER_TIMEOUT_MS / 1000)
+    redis = Redis.from_url(stack.broker, socket_timeout=2 * ANSWER_TIMEOUT_MS / 1000, protocol=2)
     expected: dict[str, str] = {}
     while not over.is_set():
         custom_id, seed, tokens = f"line-{len(expected)}", rng.getrandbits(32), rng.randint(20, 80)
@@ -107,13 +108,19 @@ async def _results(redis: Redis, count: int) -> list[tuple[str, str]]:
     """(custom_id, text) of the result lines, as soon as there are `count` and no more come for two leases."""
     found: list[tuple[str, str]] = []
     cursor, block_ms = b"0", ANSWER_TIMEOUT_MS
-    while reply := await redis.xread({"headrace.results": cursor}, block=block_ms):
-        for entry, fields in reply[b"headrace.results"][0]:
-            cursor = entry
-            line = json.loads(fields[b"body"])
-            found.append((line["custom_id"], line["response"]["body"]["choices"][0]["text"]))
+    while entries := await _entries_behind(redis, cursor, block_ms):
+        cursor = entries[-1][0]
+        lines = [json.loads(fields[b"body"]) for _, fields in entries]
+        found += [(line["custom_id"], line["response"]["body"]["choices"][0]["text"]) for line in lines]
         block_ms = ANSWER_TIMEOUT_MS if len(found) < count else int(2000 * LEASE_S)
     return found
+
+
+async def _entries_behind(
+    redis: Redis, cursor: bytes, block_ms: int
+) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    reply: Any = await redis.xread({"headrace.results": cursor}, block=block_ms)
+    return list(reply[0][1]) if reply else []
 
 
 async def _assert_nothing_left(stack: Stack) -> None:

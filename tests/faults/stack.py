@@ -68,7 +68,7 @@ class Stack:
 def running_stack(folder: Path, *options: str, consumers: int = 2, lease_s: float = 2) -> Iterator[Stack]:
     """Starts `headrace up` with its data in `folder`, waits until it is healthy, and drains it at the end."""
     ready_file, log_file = folder / "ready.json", folder / "up.log"
-    command = [
+    command: list[str | Path] = [
         Path(sys.executable).parent / "headrace",
         "up",
         *("--ready-file", ready_file, "--data-dir", folder / "data", "--grpc-port", "0"),
