@@ -93,9 +93,10 @@ class Request:
 
     def ending(self, eos_ids: frozenset[int]) -> FinishReason | None:
         """How its output has ended by itself, if it has. An end token at the last allowed place is a stop."""
-        if self.num_output_tokens and not self.params.ignore_eos and self.token_ids[-1] in eos_ids:
+        produced = len(self.token_ids) - self.num_prompt_tokens
+        if produced and self.token_ids[-1] in eos_ids and not self.params.ignore_eos:
             return "stop"
-        return "length" if self.max_tokens_left <= 0 else None
+        return "length" if produced >= self.max_output_tokens else None
 
     def start(self, block_ids: list[int], num_known_blocks: int, block_size: int) -> None:
         """Joins the running ones with blocks for all known tokens, the first of them computed already."""

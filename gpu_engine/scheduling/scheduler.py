@@ -15,7 +15,7 @@ A step hands out the budget in this order:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import Admission
@@ -32,8 +32,7 @@ PreemptHook = Callable[[int, Sequence[str]], Iterable[str]]
 joined is left alone, so that every hook leaves progress."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
+class StepOutcome(NamedTuple):
     """What a step brought for one request: a token, an end, or the reason of its failure. A finish reason
     of `stop` that comes with a token means that it is an end token."""
 
@@ -199,7 +198,8 @@ class Scheduler:
 
         The request that would be preempted last always keeps its place, so every step gets somewhere,
         and alone it has enough, since it was accepted only if it fits."""
-        short = [request for request in self._running if self._needs_block(request)]
+        size = self._memory.block_size
+        short = [one for one in self._running if len(one.token_ids) > len(one.block_ids) * size]
         preempted = False
         while len(short) > self._memory.num_free:
             assert len(self._running) > 1, "a request alone does not fit, although it was accepted"
@@ -211,9 +211,6 @@ class Scheduler:
         for request in short:
             request.extend(self._memory.allocate(1))
         return preempted
-
-    def _needs_block(self, request: Request) -> bool:
-        return request.num_tokens > len(request.block_ids) * self._memory.block_size
 
     def _preempt(self, request: Request) -> None:
         self._running.remove(request)
@@ -273,15 +270,15 @@ class Scheduler:
         return chunks
 
     def _cut(self, request: Request, size: int) -> Chunk:
-        start = request.num_computed_tokens
+        start, tokens = request.num_computed_tokens, request.token_ids
         end = start + size
         request.planned_step = self._step
         return Chunk(
             request_id=request.id,
-            token_ids=request.token_ids[start:end],
+            token_ids=tokens[start:end],
             start=start,
             block_table=request.block_ids[: self._memory.blocks_for(end)],
-            samples=end == request.num_tokens,
+            samples=end == len(tokens),
             params=request.params,
         )
 

@@ -271,6 +271,20 @@ def test_a_request_whose_numbers_are_not_finite_fails_alone_and_nothing_of_it_is
     assert answer.last.cached_tokens == 0
 
 
+def test_a_request_that_fails_in_mid_answer_keeps_its_text_and_ends_with_the_error_alone() -> None:
+    tokens = expected_tokens(request("r", 5, 9), TOTAL)
+    bench = Bench()
+    bench.add(request("r", 5, 9, stop=[letters(tokens[2:3]) + "!"]))
+    for _ in range(3):
+        bench.step()
+    bench.runner.nan_for.add("r")
+    (output,) = bench.step()
+    assert output.error is not None
+    assert (output.token_ids, output.text) == ([], "")
+    assert bench.answers["r"].text == letters(tokens[:2])
+    assert not bench.engine.has_work
+
+
 @pytest.mark.parametrize("aborted", [True, False])
 def test_the_end_of_one_request_leaves_another_with_the_same_prefix_alone(aborted: bool) -> None:
     shared = list(range(12))

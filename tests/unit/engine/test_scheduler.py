@@ -183,7 +183,7 @@ def test_nobody_joins_in_a_step_that_preempted_for_memory() -> None:
 
 def test_one_preempted_often_is_spared_while_others_can_give_way() -> None:
     desk = Desk()
-    often, never = desk.add("often", 4), desk.add("never", 40)
+    never, often = desk.add("never", 4, priority=0), desk.add("often", 4, priority=3)
     often.preemptions = MAX_PREEMPTIONS
     assert max((often, never), key=eagerness_to_yield) is never
 
