@@ -98,22 +98,29 @@ async def _publish_lines(stack: Stack, rng: random.Random, report: Report, over:
         await redis.xadd("headrace.requests.batch", {"body": json.dumps(line)})
         expected[custom_id] = SimTokenizer().decode(expected_tokens(custom_id, tokens, seed))
         await asyncio.sleep(rng.uniform(0.1, 0.5))
-    results = await _results(redis, len(expected))
-    assert sorted(results) == sorted(expected.items()), "result lines differ from what was published"
-    report.lines = len(results)
+    lines = await _result_lines(redis, len(expected))
+    ids = [line["id"] for line in lines]
+    assert len(set(ids)) == len(ids), "a request has two result lines"
+    texts = {line["custom_id"]: _text(line) for line in lines if line["custom_id"]}
+    assert texts == expected, "result lines differ from what was published"
+    report.lines = len(lines)
     await redis.aclose()
 
 
-async def _results(redis: Redis, count: int) -> list[tuple[str, str]]:
-    """(custom_id, text) of the result lines, as soon as there are `count` and no more come for two leases."""
-    found: list[tuple[str, str]] = []
+def _text(line: dict[str, Any]) -> str:
+    return str(line["response"]["body"]["choices"][0]["text"])
+
+
+async def _result_lines(redis: Redis, count: int) -> list[dict[str, Any]]:
+    """All result lines, those of the streams too, as soon as `count` have a custom_id and no more come."""
+    lines: list[dict[str, Any]] = []
     cursor, block_ms = b"0", ANSWER_TIMEOUT_MS
     while entries := await _entries_behind(redis, cursor, block_ms):
         cursor = entries[-1][0]
-        lines = [json.loads(fields[b"body"]) for _, fields in entries]
-        found += [(line["custom_id"], line["response"]["body"]["choices"][0]["text"]) for line in lines]
-        block_ms = ANSWER_TIMEOUT_MS if len(found) < count else int(2000 * LEASE_S)
-    return found
+        lines += [json.loads(fields[b"body"]) for _, fields in entries]
+        complete = sum(line["custom_id"] is not None for line in lines) >= count
+        block_ms = int(3000 * LEASE_S) if complete else ANSWER_TIMEOUT_MS
+    return lines
 
 
 async def _entries_behind(
