@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.scheduling.admission import OutputEstimate
 from headrace.gpu_engine.scheduling.limits import Limits
 from headrace.gpu_engine.scheduling.request import Request
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook, Scheduler, StepOutcome
@@ -34,7 +35,8 @@ class StepEngine:
     """A continuous-batching engine over a `Runner`; implements `Engine`.
 
     `max_context`: positions the model has; `vocab_size`: ids it knows. `fingerprint` names model and
-    tokenizer and salts the prefix cache. `preempt_hook` forces preemptions in tests.
+    tokenizer and salts the prefix cache. `estimate`: output lengths to expect at first. `preempt_hook`
+    forces preemptions in tests.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class StepEngine:
         fingerprint: str,
         max_context: int,
         vocab_size: int,
+        estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
         open_text: OpenText = TextStream,
     ) -> None:
@@ -72,6 +75,7 @@ class StepEngine:
             max_batch_tokens=config.max_batch_tokens,
             eos_ids=tokenizer.eos_ids,
             watermark=config.watermark,
+            estimate=estimate,
             preempt_hook=preempt_hook,
         )
         self._texts: dict[str, TextStage] = {}

@@ -20,7 +20,8 @@ from headrace.gpu_engine.scheduling.request import Request
 
 
 class OutputEstimate:
-    """How long outputs turn out to be: a moving mean over about the last 32 that ended by themselves.
+    """How long outputs turn out to be, in tokens: a moving mean over about the last 32 that ended by
+    themselves, begun with a guess.
 
     Each preemption shows that the estimate was too low and raises it.
     """
@@ -50,11 +51,13 @@ class Admission:
     request alone always joins.
     """
 
-    def __init__(self, memory: KVMemory, max_running: int, watermark: float) -> None:
+    def __init__(
+        self, memory: KVMemory, max_running: int, watermark: float, estimate: OutputEstimate
+    ) -> None:
         self._memory = memory
         self._max_running = max_running
         self._reserve = int(watermark * memory.capacity)
-        self.estimate = OutputEstimate()
+        self.estimate = estimate
 
     def has_slot(self, request: Request, running: Sequence[Request]) -> bool:
         """A cheap first test: there is a slot, or somebody who may have to give way."""

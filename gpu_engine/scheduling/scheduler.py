@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.admission import Admission
+from headrace.gpu_engine.scheduling.admission import Admission, OutputEstimate
 from headrace.gpu_engine.scheduling.preemption import eagerness_to_yield
 from headrace.gpu_engine.scheduling.request import FinishReason, Request, Status
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
@@ -51,7 +51,8 @@ class Scheduler:
     """Plans steps over a KV memory. Not thread-safe.
 
     `max_batch_size` bounds running requests, `max_batch_tokens` the tokens of a step. No more requests
-    run than the step has tokens, so that each that decodes advances in every step.
+    run than the step has tokens, so that each that decodes advances in every step. `estimate`: how long
+    outputs are expected to be before any has ended.
     """
 
     def __init__(
@@ -62,13 +63,14 @@ class Scheduler:
         max_batch_tokens: int,
         eos_ids: frozenset[int],
         watermark: float = 0.0,
+        estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
     ) -> None:
         self._memory = memory
         self._max_running = min(max_batch_size, max_batch_tokens)
         self._max_batch_tokens = max_batch_tokens
         self._eos_ids = eos_ids
-        self._admission = Admission(memory, self._max_running, watermark)
+        self._admission = Admission(memory, self._max_running, watermark, estimate or OutputEstimate())
         self._preempt_hook = preempt_hook
         self._requests: dict[str, Request] = {}
         self._running: list[Request] = []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from headrace.gpu_engine.api import EngineRequest, Output, SamplingParams
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.engine import StepEngine
+from headrace.gpu_engine.scheduling.admission import OutputEstimate
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
 
@@ -129,6 +130,7 @@ class Bench:
         max_input_length: int | None = None,
         prefix_caching: bool = True,
         watermark: float = 0.0,
+        expected_output: float = 128,
         preempt_hook: PreemptHook | None = None,
         nan_for: Iterable[str] = (),
     ) -> None:
@@ -149,6 +151,7 @@ class Bench:
             fingerprint="hash",
             max_context=1 << 20,
             vocab_size=VOCAB,
+            estimate=OutputEstimate(expected_output),
             preempt_hook=preempt_hook,
         )
         self.answers: dict[str, Answer] = {}

@@ -80,16 +80,17 @@ def check(one: EngineRequest, answer: Answer, max_total_tokens: int, aborted: se
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     block_size=st.integers(1, 7),
-    blocks=st.integers(2, 30),
-    max_batch_size=st.integers(1, 6),
-    max_batch_tokens=st.integers(1, 24),
+    blocks=st.integers(2, 50),
+    max_batch_size=st.integers(1, 8),
+    max_batch_tokens=st.integers(1, 40),
     prefix_caching=st.booleans(),
     watermark=st.sampled_from([0.0, 0.1, 0.5]),
+    expected_output=st.sampled_from([0.0, 128.0]),
     preempted=st.sampled_from([0.0, 0.3, 1.0]),
-    num_requests=st.integers(1, 8),
+    num_requests=st.integers(1, 12),
     random=st.randoms(use_true_random=False),
 )
 def test_any_workload_gives_what_each_request_gives_alone(
@@ -99,6 +100,7 @@ def test_any_workload_gives_what_each_request_gives_alone(
     max_batch_tokens: int,
     prefix_caching: bool,
     watermark: float,
+    expected_output: float,
     preempted: float,
     num_requests: int,
     random: Random,
@@ -112,6 +114,7 @@ def test_any_workload_gives_what_each_request_gives_alone(
         max_batch_tokens=max_batch_tokens,
         prefix_caching=prefix_caching,
         watermark=watermark,
+        expected_output=expected_output,
         preempt_hook=hook_that_preempts(preempted, random),
     )
     total = bench.engine.info.max_total_tokens
@@ -120,9 +123,9 @@ def test_any_workload_gives_what_each_request_gives_alone(
     aborted: set[str] = set()
 
     def meanwhile(step: int) -> None:
-        if to_come and random.random() < 0.5:
+        if to_come and random.random() < 0.8:
             bench.add(to_come.pop())
-        if bench.answers and random.random() < 0.05:
+        if bench.answers and random.random() < 0.03:
             name = random.choice(sorted(bench.answers))
             aborted.add(name)
             bench.engine.abort(name)

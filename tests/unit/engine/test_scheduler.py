@@ -6,6 +6,7 @@ import pytest
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.scheduling.admission import OutputEstimate
 from headrace.gpu_engine.scheduling.preemption import MAX_PREEMPTIONS, choose_victims, eagerness_to_yield
 from headrace.gpu_engine.scheduling.request import TRANSITIONS, Request, Status
 from headrace.gpu_engine.scheduling.scheduler import Scheduler
@@ -23,6 +24,7 @@ class Desk:
         max_batch_size: int = 8,
         max_batch_tokens: int = 16,
         caching: bool = True,
+        expected_output: float = 128,
     ) -> None:
         self.memory = KVMemory(num_blocks, 4, enable_prefix_caching=caching)
         self.scheduler = Scheduler(
@@ -30,6 +32,7 @@ class Desk:
             max_batch_size=max_batch_size,
             max_batch_tokens=max_batch_tokens,
             eos_ids=frozenset({31}),
+            estimate=OutputEstimate(expected_output),
         )
 
     def add(self, name: str, prompt: int, max_tokens: int = 8, priority: int = 1) -> Request:
@@ -44,12 +47,6 @@ class Desk:
         )
         assert self.scheduler.add(one) is None
         return one
-
-    def learn_that_outputs_are_short(self) -> None:
-        """From now on the admission expects too little of long ones."""
-        for number in range(150):
-            self.add(f"short{number}", 1, max_tokens=1)
-            self.step()
 
     def step(self) -> StepPlan:
         plan = self.scheduler.schedule()
@@ -156,8 +153,7 @@ def test_a_prompt_half_way_through_is_not_starved_by_prompts_of_a_higher_lane() 
 
 def crowded_desk() -> tuple[Desk, list[Request]]:
     """Three requests that were let in together, of whom one must give way in their sixth step."""
-    desk = Desk(num_blocks=10, max_batch_tokens=64)
-    desk.learn_that_outputs_are_short()
+    desk = Desk(num_blocks=10, max_batch_tokens=64, expected_output=1)
     prompts = (("urgent", 4, 0), ("most", 12, 1), ("least", 8, 1))
     requests = [desk.add(name, prompt, 20, priority) for name, prompt, priority in prompts]
     for _ in range(5):
