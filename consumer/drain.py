@@ -40,7 +40,8 @@ class Drain:
         """Returns when what still runs must be handed back."""
         await self._draining.wait()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._releasing.wait(), self.grace_s)
+            async with asyncio.timeout(self.grace_s):
+                await self._releasing.wait()
 
 
 @contextlib.contextmanager

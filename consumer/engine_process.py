@@ -76,7 +76,7 @@ class EngineProcess:
         self._received: asyncio.Queue[FromEngine | None] = asyncio.Queue()
         self._room = threading.Semaphore(RECEIVED_AT_MOST)
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._dead = False
+        self._dead = False  # receive has told, or close was called
         self._threads = [
             threading.Thread(target=self._read, name=f"engine-{pid}-reader", daemon=True),
             threading.Thread(target=self._write, name=f"engine-{pid}-writer", daemon=True),
@@ -87,6 +87,11 @@ class EngineProcess:
     @property
     def pid(self) -> int:
         return self._pid
+
+    @property
+    def backlog(self) -> int:
+        """Messages of the engine that were read from the pipe and not received yet."""
+        return self._received.qsize()
 
     def send(self, message: ToEngine) -> None:
         if not self._dead:
@@ -105,11 +110,11 @@ class EngineProcess:
 
     async def close(self, patience_s: float = 5.0) -> None:
         self.send(Shutdown())
+        self._dead = True
+        self._room.release()  # the reader goes on, so that the engine is not stopped in its pipe
         if not await self._gone(patience_s):
             self.kill()
             await self._gone(None)
-        self._dead = True
-        self._room.release()  # a reader that waits for room goes on
         self._outgoing.put(None)
         for thread in self._threads:
             await asyncio.to_thread(thread.join, 1.0)
@@ -127,7 +132,7 @@ class EngineProcess:
                 message = decode_message(self._connection.recv_bytes())
                 if not self._dead:  # else nobody receives any more
                     self._room.acquire()
-                self._deliver(message)
+                    self._deliver(message)
         self._process.join(1.0)  # the pipe may close a moment before the exit code is known
         self._deliver(None)
 

@@ -86,7 +86,8 @@ class Publisher:
     async def _sleep(self, until: float | None) -> None:
         timeout = None if until is None else max(0.0, until - self._clock())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._woken.wait()
 
     async def _publish(self, due: list[InFlight]) -> None:
         batch = [_append_of(flight) for flight in due]

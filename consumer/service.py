@@ -72,6 +72,7 @@ async def _serve(session: ConsumerSession, settings: ConsumerSettings, drain: Dr
         return EXIT_SICK
     finally:
         tokenizer.cancel()
+        await asyncio.gather(tokenizer, return_exceptions=True)
         for preparer in preparers:
             preparer.close()
     return EXIT_DRAINED

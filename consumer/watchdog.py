@@ -117,11 +117,13 @@ class Watchdog:
 
     async def _load(self, engine: EngineHandle) -> EngineInfo:
         with contextlib.suppress(TimeoutError):
-            match await asyncio.wait_for(engine.receive(), self._settings.load_s):
+            async with asyncio.timeout(self._settings.load_s):
+                message = await engine.receive()
+            match message:
                 case Ready(info):
                     return info
-                case Unusable(message):
-                    raise EngineUnusable(message)
+                case Unusable(sentence):
+                    raise EngineUnusable(sentence)
                 case Stepped():
                     raise AssertionError("an engine steps before it is ready")
         log.error("the engine was not ready within %.0f s, it will be killed", self._settings.load_s)
@@ -135,7 +137,9 @@ class Watchdog:
         silent, last_step = 0, 0
         while True:
             try:
-                message = await asyncio.wait_for(engine.receive(), self._settings.progress_s / SLICES)
+                # Not `wait_for`: under a stream of messages it loses a cancellation (cpython#86296).
+                async with asyncio.timeout(self._settings.progress_s / SLICES):
+                    message = await engine.receive()
             except TimeoutError:
                 silent = silent + 1 if self._placement.has_work else 0
                 if silent == SLICES:

@@ -111,8 +111,8 @@ class Worker:
             if self._failed.done():
                 self._failed.result()
         finally:
+            self._failed.cancel()  # what is cancelled from here on has not failed
             await _cancel([pull, end, publisher, *side, *self._tasks.values()])
-            self._failed.cancel()
             log.info("stopped: %s; engine restarts: %d", self.counters, self._watchdog.restarts)
 
     # -------------------------------------------------------------------------------- pulling, serving
@@ -231,11 +231,11 @@ class Worker:
         """Returns when a drain was asked for, and all requests left or the grace is over."""
         await self._drain.wait_requested()
         log.info("draining: %d requests in flight", self.in_flight)
-        self._slot_freed.set()
-        if self._engine_ready.done():  # else it has not begun to pull
-            await asyncio.wait({pull}, timeout=2 * PULL_WAIT_MS / 1000)
         over = asyncio.create_task(self._drain.wait_over())
         try:
+            self._slot_freed.set()
+            if self._engine_ready.done():  # else it has not begun to pull
+                await asyncio.wait({pull, over}, timeout=2 * PULL_WAIT_MS / 1000)
             while self._tasks and not over.done():
                 await asyncio.wait({over, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
         finally:

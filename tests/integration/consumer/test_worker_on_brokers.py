@@ -14,7 +14,6 @@ from headrace.broker.events import Failed
 from tests.integration.consumer.house import (
     House,
     Reader,
-    eventually,
     message,
     publish,
     sim_settings,
@@ -81,14 +80,13 @@ async def test_when_a_worker_is_killed_another_resumes_its_answers(broker: Broke
 
 
 async def test_a_drained_worker_hands_over_and_the_next_resumes_from_its_last_token(broker: Broker) -> None:
-    first = await House.open(broker, sim_settings(grace_s=0))
+    first = await House.open(broker, sim_settings(grace_s=0, lease_ms=60_000))
     (ref,) = await publish(broker, [message(0, 150, stream=False)])
     reader = asyncio.create_task(Reader.watch(broker, ref))
     await tokens_in_log(broker, ref, 33)
-    second = await House.open(broker, sim_settings(lease_ms=60_000))
-    await eventually(lambda: bool(second.engines), "the second engine")
     await first.stop()
     assert first.worker.counters.released == 1
+    second = await House.open(broker, sim_settings())
     seen = await reader
     seen.check(0, 150)
     assert seen.kept[-1] >= 33

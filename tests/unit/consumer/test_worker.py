@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.broker.contract import DeadLetter, Done, OpenOutcome, Release
+from headrace.broker.contract import DeadLetter, Done, Opened, OpenOutcome, Release, Retry
+from headrace.broker.errors import BrokerError
 from headrace.broker.events import Delta, Failed, Finished, Started
 from headrace.broker.lines.request import LineError, ParsedRequest
-from headrace.broker.message import Lane
+from headrace.broker.message import Delivery, Lane, Message
 from headrace.consumer.errors import ConsumerError, EngineUnusable
 from headrace.consumer.prepare import Prepared
 from headrace.gpu_engine.api import EngineError, Output, Unusable
@@ -621,3 +622,49 @@ async def test_an_engine_that_cannot_be_used_ends_the_worker_with_its_sentence()
             await asyncio.wait_for(rig.task, 5)
         assert not rig.session.pulls
         assert issubclass(EngineUnusable, ConsumerError)
+
+
+# -------------------------------------------------------------------------------- one request's own trouble
+
+
+async def test_a_log_that_this_version_cannot_read_is_left_for_later_and_the_neighbour_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Rig() as rig:
+        opening = rig.session.open
+
+        async def open_or_not(asked: Delivery) -> Opened:
+            if asked.ref.request_id == "new":
+                raise BrokerError("an event of an unknown kind")
+            return await opening(asked)
+
+        monkeypatch.setattr(rig.session, "open", open_or_not)
+        rig.publish(delivery("new"), delivery("r1"))
+        assert isinstance(await rig.settled("new"), Retry)
+        await rig.engine.get()
+
+
+async def test_a_request_that_trips_a_bug_of_ours_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Rig() as rig:
+
+        def broken(message: Message) -> ParsedRequest:
+            raise RecursionError("deep")
+
+        monkeypatch.setattr("headrace.consumer.prepare.parse_message", broken)
+        rig.publish(delivery())
+        failure = failed(await rig.settled())
+        assert (failure.code, failure.status) == ("internal_error", 500)
+        assert not rig.task.done()
+
+
+@pytest.mark.parametrize("ticks", range(8))
+async def test_a_cancelled_worker_ends_even_under_a_stream_of_steps(ticks: int) -> None:
+    async with Rig() as rig:
+        rig.publish(delivery())
+        request = await rig.engine.get()
+        rig.engine.give(request.id, 65)
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        rig.task.cancel()
+        done, _ = await asyncio.wait({rig.task}, timeout=2)
+        assert done
