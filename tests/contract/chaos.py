@@ -101,6 +101,7 @@ class Consumer:
     async def write(self, delivery: Delivery, epoch: int, state: Fold, cancelled: bool) -> None:
         """Writes the rest of an answer; drops the request when a write is refused."""
         kept, text = len(state.token_ids), state.text
+        self.chaos.resumed += kept > 0
         position, body = delivery.position, delivery.message.body_hash
         started = Started(epoch, self.session.name, position, 1, body, "model", kept)
         if not await self.append(delivery, epoch, started):
@@ -140,6 +141,7 @@ class Chaos:
     step_ms: int = 0
     odds: Odds = field(default_factory=Odds)
     over: bool = False
+    resumed: int = 0  # times that an answer went on from tokens found in its log
     random: random.Random = field(init=False)
     refs: list[RequestRef] = field(default_factory=list)
     tasks: dict[asyncio.Task[None], Consumer] = field(default_factory=dict)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.broker.contract import (
@@ -151,8 +150,8 @@ async def read_until(
             state.read(entry.event)
             if enough(state):
                 break
-    with contextlib.suppress(AttributeError):
-        await log.aclose()  # type: ignore[attr-defined]  # iterators of adapters are generators
+    if isinstance(log, AsyncGenerator):
+        await log.aclose()
     return entries
 
 

@@ -39,6 +39,7 @@ async def test_an_anonymous_request_keeps_its_id_when_it_is_redelivered(case: Ca
     assert again.ref == ref
 
 
+@pytest.mark.slow
 async def test_a_heartbeat_keeps_the_lease(case: Case) -> None:
     sessions = await case.consumers(2)
     await publish_one(case.broker)
@@ -90,6 +91,7 @@ async def test_a_consumer_that_was_late_may_go_on_with_new_work(case: Case) -> N
         served = delivery.ref.request_id
 
 
+@pytest.mark.slow
 async def test_what_was_settled_never_comes_back(case: Case) -> None:
     first, second = await case.consumers(2)
     await publish(case.broker, *(Message(BODY) for _ in range(6)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.broker.contract import Append, DeadLetter, Done, OpenOutcome, Retry
 from headrace.broker.events import Delta, Finished
 from headrace.broker.message import Lane, Message
@@ -168,6 +170,7 @@ async def test_opening_one_request_again_leaves_its_neighbours_alone(case: Case)
     assert await again.finish()
 
 
+@pytest.mark.slow
 async def test_the_epoch_only_rises_whoever_owns_the_request(case: Case) -> None:
     sessions = await case.consumers(2)
     await publish_one(case.broker)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from headrace.broker.message import Lane, Message
 from tests.contract.case import Case
 from tests.contract.steps import BODY, publish, publish_one, take_all
@@ -37,6 +39,7 @@ async def test_a_pull_never_returns_more_than_its_limit(case: Case) -> None:
     assert [len(await session.pull(3, 0)) for _ in range(5)] == [3, 3, 3, 1, 0]
 
 
+@pytest.mark.slow
 async def test_what_is_held_is_not_returned_again_however_often_one_pulls(case: Case) -> None:
     await publish(case.broker, *(Message(BODY) for _ in range(3)))
     session = await case.consume()

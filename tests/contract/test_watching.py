@@ -161,6 +161,7 @@ async def test_a_reader_that_leaves_in_the_middle_disturbs_nobody(case: Case) ->
     assert text_of(await stayer) == "ab"
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_misses_nothing(case: Case) -> None:
     ref = await publish_one(case.broker)
     writer = await start_writer(case, await case.consume())
@@ -177,14 +178,8 @@ async def test_a_slow_reader_misses_nothing(case: Case) -> None:
 
 async def test_a_cursor_of_nowhere_is_an_error(case: Case) -> None:
     ref = await publish_one(case.broker)
-    other = await publish_one(case.broker, "another")
-    session = await case.consume()
-    for _, delivery in await take_all(case, [session], 2):
-        writer = await Writer.open(session, delivery)
-        await writer.start()
-        assert await writer.finish()
-    foreign = (await read_log(case.broker, other))[-1].cursor
-    del foreign  # cursors are opaque: that of another request may happen to name a place here too
+    writer = await start_writer(case, await case.consume())
+    assert await writer.finish()
     for cursor in ("nonsense", "99999999-0", "standard/0/99999999"):
         with pytest.raises(UnknownCursor):
             await read_until(case.broker.watch(ref, cursor))

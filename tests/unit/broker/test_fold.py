@@ -123,6 +123,7 @@ def run_one_request(schedule: Sequence[Step], rest: Sequence[int], fold_type: ty
 
 @settings(deadline=None, max_examples=400)
 @given(schedule=SCHEDULES, rest=WAKERS)
+@pytest.mark.slow
 def test_whatever_owners_do_all_readers_and_successors_agree_on_one_text(
     schedule: list[Step], rest: list[int]
 ) -> None:
@@ -158,6 +159,7 @@ def test_void_events_change_nothing_so_a_log_without_them_reads_the_same(
     assert fold(kept) == state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", FOLD_MUTANTS)
 def test_a_fold_with_a_broken_rule_is_caught_by_the_same_property(mutant: str) -> None:
     @SEARCH
@@ -183,6 +185,7 @@ def run_model(seeds: range, mutant: str = "", fold_type: type[Fold] = Fold) -> N
             raise
 
 
+@pytest.mark.slow
 def test_in_any_schedule_of_the_protocol_each_request_has_one_end_one_line_and_one_text() -> None:
     run_model(range(MODEL_SCHEDULES))
 
