@@ -52,6 +52,9 @@ class Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def wait(self) -> None:
+        self._process.wait()
+
     def stop(self, patience_s: float) -> None:
         """Asks it to end, and insists after `patience_s`."""
         if self.alive:

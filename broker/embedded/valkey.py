@@ -80,6 +80,11 @@ class EmbeddedValkey:
                     raise
         raise EmbeddedUnusable("no free loopback port was found; name one, or use a unix socket")
 
+    def wait(self) -> None:
+        """Blocks until the server has ended, however it ends."""
+        if self._child is not None:
+            self._child.wait()
+
     def stop(self) -> None:
         """Ends the server in order; its data stay. Does nothing where none runs."""
         if self._child is not None:

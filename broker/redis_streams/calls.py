@@ -6,6 +6,7 @@ The dictionary of each call stands at the head of its file in `scripts/`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from headrace.broker.contract import Append, DeadLetter, Done, Release, Retry, Settlement
 from headrace.broker.events import Terminal
@@ -25,6 +26,18 @@ def entry_of(delivery: Delivery) -> Entry:
     """Where a delivery of this adapter stands."""
     assert isinstance(delivery.handle, Entry), "a delivery of another adapter"
     return delivery.handle
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one pull asks: how many, how old a lease is lapsed, the last release seen, where each lane's sweep
+    goes on ('' for none), and, where one does, the places that the session holds."""
+
+    limit: int
+    lease_ms: int
+    release: str
+    cursors: Sequence[str]
+    held: Sequence[str]
 
 
 class BrokerCalls:
@@ -57,12 +70,11 @@ class SessionCalls:
     def __init__(self, names: Names, retention: Retention, consumer: str) -> None:
         self._names, self._retention, self._consumer = names, retention, consumer
 
-    def pull(
-        self, lanes: Sequence[Lane], cursors: Sequence[str], limit: int, lease_ms: int, release: str
-    ) -> Call:
+    def pull(self, lanes: Sequence[Lane], look: Look) -> Call:
         names = self._names
         keys = [names.retry, names.retry_messages, names.released, *map(names.requests, lanes)]
-        return Call("pull", keys, [names.group, self._consumer, limit, lease_ms, release, *cursors])
+        arguments: list[Value] = [names.group, self._consumer, look.limit, look.lease_ms, look.release]
+        return Call("pull", keys, [*arguments, *look.cursors, *look.held])
 
     def heartbeat(self, entries: Sequence[Entry]) -> Call:
         names = self._names

@@ -2,7 +2,8 @@
 
 Replies come as the server sent them (bytes, ints, lists). redis-py retries ten times by default, which
 turns a blocking read into a minute of silence and repeats writes whose fate is unknown; here a call that
-failed has failed, and the caller decides.
+failed has failed, and the caller decides. The time limit is our own, too: with a `socket_timeout`, redis-py
+sends through `asyncio.wait_for`, which before Python 3.12 can swallow the cancellation of the caller.
 """
 
 from __future__ import annotations
@@ -14,20 +15,19 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+import redis.exceptions
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
-    ConnectionError,  # noqa: A004 (redis-py's name)
     MasterDownError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
-    TimeoutError,  # noqa: A004 (redis-py's name)
 )
 
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
@@ -60,12 +60,13 @@ class Link:
 
     def __init__(self, url: str, *, blocking: bool = False) -> None:
         self.address = address_of(url)
+        self._timeout_s = _BLOCKING_TIMEOUT_S if blocking else _CALL_TIMEOUT_S
         try:
             self._client = Redis.from_url(
                 url,
                 protocol=2,
                 retry=Retry(NoBackoff(), 0),
-                socket_timeout=_BLOCKING_TIMEOUT_S if blocking else _CALL_TIMEOUT_S,
+                socket_timeout=None,
                 socket_connect_timeout=_CONNECT_TIMEOUT_S,
             )
         except ValueError as error:
@@ -76,7 +77,8 @@ class Link:
     async def call(self, *command: Value) -> Reply:
         """One command and its raw reply. Raises BrokerUnavailable, or ServerError for a refusal."""
         with self._translated():
-            return await self._execute(*command)
+            async with asyncio.timeout(self._timeout_s):
+                return await self._execute(*command)
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
         """Commands in one round trip; a refused one leaves its ServerError in its place."""
@@ -93,7 +95,7 @@ class Link:
         if not commands:
             return []
         with self._translated():
-            async with self._client.pipeline(transaction=transaction) as pipe:
+            async with asyncio.timeout(self._timeout_s), self._client.pipeline(transaction) as pipe:
                 for command in commands:
                     pipe.execute_command(*command)
                 replies = await pipe.execute(raise_on_error=False)
@@ -122,9 +124,9 @@ class Link:
             return BrokerUnavailable(f"{self.address} is still loading its data")
         if isinstance(error, ReadOnlyError | MasterDownError):
             return BrokerUnavailable(f"{self.address} takes no writes at the moment: {text}")
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError | redis.exceptions.TimeoutError):
             return BrokerUnavailable(f"{self.address} did not answer in time; is it overloaded or frozen?")
-        if isinstance(error, ConnectionError | OSError):
+        if isinstance(error, redis.exceptions.ConnectionError | OSError):
             return BrokerUnavailable(f"cannot reach {self.address} ({text}); is it running?")
         if isinstance(error, NoScriptError):
             return ServerError(text, unknown_script=True)

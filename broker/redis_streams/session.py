@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 from headrace.broker.contract import Append, Opened, OpenOutcome, Settlement
 from headrace.broker.errors import BrokerError, BrokerUnavailable
+from headrace.broker.events import Failed, Finished
 from headrace.broker.fold import Fold
 from headrace.broker.message import Delivery, Lane, RequestRef
 from headrace.broker.names import Names
-from headrace.broker.redis_streams.calls import SessionCalls, entry_of
+from headrace.broker.redis_streams.calls import Look, SessionCalls, entry_of
 from headrace.broker.redis_streams.codec import Entry, Undecodable, decode, pairs
 from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply, ServerError, Value
 from headrace.broker.redis_streams.logs import PAGE, entry_place, log_entries, read_page
@@ -112,7 +113,9 @@ class RedisSession:
 
     async def _take(self, limit: int) -> _Taken:
         cursors = self._sweeps.cursors(time.monotonic())
-        call = self._calls.pull(self._lanes, cursors, limit, self._lease_ms, self._release_seen)
+        held = [entry.place for entry in self._holds] if any(cursors) else []
+        look = Look(limit, self._lease_ms, self._release_seen, cursors, held)
+        call = self._calls.pull(self._lanes, look)
         try:
             reply = await self._scripts.run(call)
         except ServerError as error:
@@ -165,12 +168,14 @@ class RedisSession:
 
     async def heartbeat(self) -> list[Delivery]:
         lost = []
-        held = list(self._holds)
+        held = list(self._holds.items())
         for start in range(0, len(held), _CHUNK):
             chunk = held[start : start + _CHUNK]
-            for number in await self._scripts.run(self._calls.heartbeat(chunk)):
-                hold = self._holds.pop(chunk[number - 1], None)
-                if hold is not None:
+            call = self._calls.heartbeat([entry for entry, _ in chunk])
+            for number in await self._scripts.run(call):
+                entry, hold = chunk[number - 1]
+                if self._holds.get(entry) is hold:  # and not given up, or taken anew, meanwhile
+                    del self._holds[entry]
                     lost.append(hold.delivery)
         return lost
 
@@ -184,7 +189,7 @@ class RedisSession:
             self._holds.pop(entry_of(delivery), None)
         if outcome is not OpenOutcome.RUN:
             return Opened(outcome, now_ms=now_ms)
-        self._holds[entry_of(delivery)] = _Hold(delivery, epoch)
+        self._holds.setdefault(entry_of(delivery), _Hold(delivery)).epoch = epoch
         state = await self._fold(log, page)
         return Opened(outcome, epoch, state, bool(cancelled), now_ms)
 
@@ -203,6 +208,7 @@ class RedisSession:
             chunk = batch[start : start + _CHUNK]
             for item in chunk:
                 assert all(event.epoch == item.epoch for event in item.events), "events of another epoch"
+                assert not any(isinstance(event, Finished | Failed) for event in item.events), "settle these"
             answers = await self._scripts.run_all([self._calls.append(item) for item in chunk])
             for item, answer in zip(chunk, answers, strict=True):
                 if answer != _WRITTEN:

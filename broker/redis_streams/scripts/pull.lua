@@ -3,12 +3,15 @@
 -- KEYS[1] retry set   KEYS[2] parked messages   KEYS[3] stream of releases   KEYS[4…] streams of the lanes
 -- ARGV[1] group   ARGV[2] consumer   ARGV[3] how many   ARGV[4] lease in ms   ARGV[5] last release seen
 -- ARGV[6…] per lane: where the sweep for lapsed deliveries goes on, '' for no sweep now
+-- ARGV behind these: places ("stream/entry") that the consumer holds; needed where a sweep is due
 -- Returns {taken, cursors, all swept (1/0), last release, next due in ms or -1, last delivered ids}
 --   taken: {number of the lane from 1, entry id, fields, 1 if another consumer had it}
 
-local SWEEPS = 64  -- bounds one call; the cursor says where the next one goes on
+local LOOK = 100  -- pending entries looked at in one step of a sweep
 local group, consumer, room, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local taken, cursors, delivered, all_swept = {}, {}, {}, 1
+local lanes = #KEYS - 3
+local taken, cursors, delivered, held, all_swept = {}, {}, {}, {}, 1
+for i = lanes + 6, #ARGV do held[ARGV[i]] = true end
 
 local next_due = forward_due(KEYS[1], KEYS[2], 100)
 local release = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
@@ -23,18 +26,27 @@ local function take(lane, entries, claimed)
   end
 end
 
+-- As XAUTOCLAIM, but it neither renews nor returns what this consumer holds itself: who has stopped its
+-- heartbeats, but not its pulls, must lose its deliveries all the same.
+--
+-- Goes on behind `cursor` ('0-0': from the start). Returns where to go on, and whether the round is complete.
 local function sweep(lane, stream, cursor)
-  for _ = 1, SWEEPS do
-    if room <= 0 then return cursor, false end
-    local found = redis.call('XAUTOCLAIM', stream, group, consumer, lease, cursor, 'COUNT', room)
-    cursor = found[1]
-    take(lane, found[2], 1)
-    if cursor == '0-0' then return cursor, true end
+  while room > 0 do
+    local start = cursor == '0-0' and '-' or '(' .. cursor
+    local lapsed = redis.call('XPENDING', stream, group, 'IDLE', lease, start, '+', LOOK)
+    for _, pending in ipairs(lapsed) do
+      if room <= 0 then return cursor, false end
+      cursor = pending[1]
+      if pending[2] ~= consumer or not held[stream .. '/' .. cursor] then
+        take(lane, redis.call('XCLAIM', stream, group, consumer, lease, cursor), 1)
+      end
+    end
+    if #lapsed < LOOK then return '0-0', true end
   end
   return cursor, false
 end
 
-for lane = 1, #KEYS - 3 do
+for lane = 1, lanes do
   local stream, cursor = KEYS[lane + 3], ARGV[lane + 5]
   if cursor == '' and release ~= ARGV[5] then cursor = '0-0' end
   local complete = cursor == ''
@@ -48,7 +60,7 @@ for lane = 1, #KEYS - 3 do
 end
 
 if #taken == 0 then
-  for lane = 1, #KEYS - 3 do
+  for lane = 1, lanes do
     for _, info in ipairs(redis.call('XINFO', 'GROUPS', KEYS[lane + 3])) do
       local fields = {}
       for i = 1, #info, 2 do fields[info[i]] = info[i + 1] end

@@ -153,7 +153,8 @@ def test_the_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 
 def test_the_server_dies_with_its_parent_and_the_folder_is_free_at_once(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from headrace.broker.embedded.valkey import EmbeddedValkey\n"
+        "import sys, time; from pathlib import Path\n"
+        "from headrace.broker.embedded.valkey import EmbeddedValkey\n"
         "server = EmbeddedValkey(Path(sys.argv[1])); server.start(); print(server.pid, flush=True)\n"
         "time.sleep(60)"
     )
