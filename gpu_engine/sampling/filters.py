@@ -7,7 +7,13 @@ does not depend on its neighbours. A filter never removes the likeliest token.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
+
+SIZES: Final = (256, 2048)
+"""How many of the likeliest tokens are looked at first, and next, before all are: sorting a whole
+vocabulary takes longer than many a model's step, and the nucleus is nearly always small."""
 
 
 def keep_top_k(weights: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
@@ -24,36 +30,46 @@ def keep_top_k(weights: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
 
 def keep_min_p(weights: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
     """Tokens at least `min_p` [R] times as likely as the likeliest (Nguyen et al. 2024)."""
+    if not min_p.any():
+        return weights
     return weights.masked_fill(weights < min_p[:, None], 0.0)
 
 
 def keep_top_p(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """The fewest likeliest tokens whose share reaches `top_p` [R] (Holtzman et al. 2019); equal ones in
     the order of their ids. Shares are of what earlier filters left."""
-    rows = (top_p < 1.0).nonzero()[:, 0]
-    if not len(rows):
+    unsettled = (top_p < 1.0).nonzero()[:, 0]
+    if not len(unsettled):
         return weights
     kept = weights.clone()
-    kept[rows] = _nucleus(weights[rows], top_p[rows])
+    for size in (*SIZES, weights.shape[1]):
+        part, share = weights[unsettled], top_p[unsettled]
+        wanted = share[:, None] * part.sum(-1, keepdim=True)
+        is_last = size >= weights.shape[1]
+        likely = part.topk(_candidates(part, share) if is_last else size, dim=-1).values
+        reaches = (likely.sum(-1) >= wanted[:, 0]) | is_last
+        kept[unsettled[reaches]] = _cut(part[reaches], likely[reaches], wanted[reaches])
+        unsettled = unsettled[~reaches]
+        if not len(unsettled):
+            break
     return kept
 
 
-def _nucleus(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    total = weights.sum(-1, keepdim=True)
-    # Tokens below this share sum to less than 1 - top_p, so the nucleus is complete without them; what is
-    # left is so few that sorting it is cheap.
-    least = total * (1 - top_p[:, None]) / weights.shape[1]
-    candidates = int((weights >= least).sum(-1).max())
-    likely, ids = weights.topk(max(1, candidates), dim=-1)
-    order = _by_weight_then_id(likely, ids)
-    likely, ids = likely.gather(1, order), ids.gather(1, order)
+def _candidates(weights: torch.Tensor, top_p: torch.Tensor) -> int:
+    """How many tokens could be in a nucleus at most. Those below this share sum to less than 1 - top_p, so
+    it is complete without them."""
+    least = weights.sum(-1, keepdim=True) * (1 - top_p[:, None]) / weights.shape[1]
+    return max(1, int((weights >= least).sum(-1).max()))
+
+
+def _cut(weights: torch.Tensor, likely: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """`weights` cut to the nucleus, given the `likely` ones in descending order, which reach `wanted`."""
     before = likely.cumsum(-1) - likely
-    likely = likely.masked_fill(before >= top_p[:, None] * total, 0.0)
-    likely[:, 0] = weights.amax(-1)
-    return torch.zeros_like(weights).scatter_(1, ids, likely)
-
-
-def _by_weight_then_id(weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """The order of descending weights, ascending ids among equals: two stable sorts, the last key first."""
-    by_id = ids.argsort(dim=-1)
-    return by_id.gather(1, weights.gather(1, by_id).argsort(dim=-1, descending=True, stable=True))
+    count = (before < wanted).sum(-1, keepdim=True).clamp(min=1)
+    least = likely.gather(1, count - 1)
+    cut = weights.masked_fill(weights < least, 0.0)
+    allowed = count - (likely > least).sum(-1, keepdim=True)
+    equal = weights == least
+    if (equal.sum(-1, keepdim=True) > allowed).any():
+        cut.masked_fill_(equal & (equal.cumsum(-1) > allowed), 0.0)
+    return cut

@@ -30,7 +30,8 @@ def naive_probabilities(logits: list[float], params: SamplingParams) -> npt.NDAr
     if params.top_k:
         kth = sorted(kept.values(), reverse=True)[min(params.top_k, len(kept)) - 1]
         kept = {i: w for i, w in kept.items() if w >= kth}
-    kept = {i: w for i, w in kept.items() if w >= params.min_p * max(kept.values())}
+    bound = params.min_p * max(kept.values())
+    kept = {i: w for i, w in kept.items() if w >= bound}
     if params.top_p < 1:
         nucleus: dict[int, float] = {}
         total, reached = sum(kept.values()), 0.0
@@ -76,6 +77,21 @@ def test_a_row_draws_the_same_token_alone_as_in_a_batch(batch: list[SamplingPara
     together = sample(logits, batch, positions)
     alone = [sample(logits[i : i + 1], [p], [positions[i]])[0] for i, p in enumerate(batch)]
     assert together == alone
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 1000), st.sampled_from([0.0, 0.01, 0.3, 2.0]), st.sampled_from([0.3, 0.9, 0.999]))
+def test_the_nucleus_is_right_in_large_vocabularies_flat_peaked_or_full_of_ties(
+    seed: int, spread: float, top_p: float
+) -> None:
+    """4000 tokens, so that all three sizes of search are met; rounded, so that many weigh the same."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = (spread * torch.randn(3, 4000, generator=generator)).round(decimals=1)
+    logits[1] *= 4
+    logits[2, :300] += 6
+    batch = [SamplingParams(top_p=top_p, seed=seed)] * 3
+    expected = [naive_token(row, batch[0], 1) for row in logits.tolist()]
+    assert sample(logits, batch, [1, 1, 1]) == expected
 
 
 @pytest.mark.parametrize(
