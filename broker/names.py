@@ -68,5 +68,5 @@ class Names:
 
 
 def _escaped(tenant: str) -> str:
-    """A colon ends the tenant in a key, so tenant `a:b` with id `c` must not meet tenant `a` with id `b:c`."""
+    """A colon ends the tenant in a key: tenant `a:b` with id `c` must not meet tenant `a` with id `b:c`."""
     return tenant.replace("%", "%25").replace(":", "%3A")

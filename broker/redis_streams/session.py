@@ -174,7 +174,9 @@ class RedisSession:
             call = self._calls.heartbeat([entry for entry, _ in chunk])
             for number in await self._scripts.run(call):
                 entry, hold = chunk[number - 1]
-                if self._holds.get(entry) is hold:  # and not given up, or taken anew, meanwhile
+                if (
+                    entry in self._holds and self._holds[entry] is hold
+                ):  # and not given up, or taken anew, meanwhile
                     del self._holds[entry]
                     lost.append(hold.delivery)
         return lost
