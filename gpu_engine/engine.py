@@ -129,18 +129,19 @@ class StepEngine:
         return None
 
     def abort(self, request_id: str) -> None:
-        ending = self._scheduler.finish(request_id, "abort")
+        ending = self._scheduler.abort(request_id)
         if ending is not None:
             self._ended[request_id] = self._say(ending)
 
     def step(self) -> list[Output]:
-        outputs, self._ended = list(self._ended.values()), {}
+        outputs: list[Output] = []
         if len(self._scheduler):
             plan = self._scheduler.schedule()
             result = self._runner.launch(plan)
-            outputs += [self._say(outcome) for outcome in self._scheduler.apply(plan, result)]
+            outputs = [self._say(outcome) for outcome in self._scheduler.apply(plan, result)]
             self._scheduler.check_idle()
-        return outputs
+        ended, self._ended = self._ended, {}
+        return [*ended.values(), *outputs]
 
     def _accept(self, request: EngineRequest) -> Request:
         prompt = len(request.prompt_ids)
@@ -159,16 +160,17 @@ class StepEngine:
         text = self._texts[outcome.request_id]
         token_ids = [] if outcome.token is None else [outcome.token]
         piece = text.feed(_shown(token_ids, outcome))
-        if text.stopped and not outcome.is_last:
+        stopped = text.stopped
+        if stopped and not outcome.is_last:
             self._scheduler.finish(outcome.request_id, "stop")
-        if text.stopped or outcome.is_last:
+        if stopped or outcome.is_last:
             piece += "" if outcome.failure else text.flush()
             del self._texts[outcome.request_id]
         return Output(
             id=outcome.request_id,
             token_ids=token_ids,
             text=piece,
-            finish_reason="stop" if text.stopped else outcome.finish_reason,
+            finish_reason="stop" if stopped else outcome.finish_reason,
             error=EngineError(code="internal_error", message=outcome.failure) if outcome.failure else None,
             cached_tokens=outcome.cached_tokens,
         )

@@ -57,9 +57,6 @@ class PrefixCache:
         self._blocks: dict[bytes, tuple[BlockKey, int]] = {}
         self._keys: dict[int, BlockKey] = {}
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
     def __contains__(self, block: int) -> bool:
         return block in self._keys
 

@@ -87,11 +87,6 @@ class Scheduler:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    @property
-    def step(self) -> int:
-        """Number of the latest step, from 1."""
-        return self._step
-
     def __contains__(self, request_id: str) -> bool:
         """Whether the request is here and unfinished."""
         return request_id in self._requests
