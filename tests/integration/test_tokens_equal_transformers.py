@@ -168,6 +168,26 @@ def test_the_demo_model_answers_alone_like_transformers(demo: Model) -> None:
     comparison.check()
 
 
+def test_a_seeded_answer_is_the_same_whatever_the_company_the_budget_and_the_preemptions(
+    tiny_model: TinyModel,
+) -> None:
+    path = tiny_model("llama")
+    runner = load_runner(EngineConfig(model=str(path), block_size=BLOCK, num_kv_blocks=512))
+    prompts = draw_prompts(around_blocks(1, 2), runner.vocab_size, TOGETHER)
+    params = SamplingParams(
+        temperature=1.1, top_p=0.95, min_p=0.01, seed=2024, max_tokens=12, ignore_eos=True
+    )
+
+    def answers(case: Case, some: Sequence[Prompt]) -> list[list[int]]:
+        hook = preempt_all if case.preempt else None
+        return run_all(make_engine(runner, case.config, case.blocks, hook), some, params)[0]
+
+    expected = answers(Case(), prompts)
+    assert len({tuple(answer) for answer in expected}) > TOGETHER / 2
+    assert answers(Case(budget=50, preempt=True, prefix_cache=True), prompts) == expected
+    assert [answers(Case(budget=5), [prompt])[0] for prompt in prompts[:6]] == expected[:6]
+
+
 def test_the_torch_reference_attention_answers_like_transformers_too(tiny_model: TinyModel) -> None:
     """What serves where there is no compiler; the other tests use the fastest backend there is."""
     path = tiny_model("qwen3")
