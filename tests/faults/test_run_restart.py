@@ -35,7 +35,7 @@ def start_run(folder: Path, log: Path) -> subprocess.Popen[bytes]:
     sim = ("--engine", "sim", "--sim-first-token-ms", "20", "--sim-step-ms", "10")
     with log.open("ab") as stream:
         return subprocess.Popen(
-            [HEADRACE, "run", "in.jsonl", "-o", "out.jsonl", *sim, "--lease", "1"],
+            [HEADRACE, "run", "in.jsonl", "-o", "out.jsonl", *sim],
             cwd=folder,
             stdout=stream,
             stderr=stream,
