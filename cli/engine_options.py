@@ -69,7 +69,7 @@ def engine_config(options: Mapping[str, Any]) -> EngineConfig:
     sim = {name.removeprefix("sim_"): value for name, value in options.items() if _is_sim(name)}
     fields["model"] = resolve_model(fields.get("model", ""))
     try:
-        return EngineConfig(**fields, sim=SimConfig(**sim))
+        return EngineConfig.model_validate({**fields, SIM: sim})
     except ValidationError as error:
         [first, *_] = error.errors()
         flag = "-".join(str(part) for part in first["loc"]).replace("_", "-")

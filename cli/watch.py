@@ -37,10 +37,12 @@ def watch(
 
 
 async def events_from_gateway(target: str, request_id: str) -> AsyncGenerator[pb.StreamEvent]:
-    async with Client(target, policy=options.IMPATIENT) as client:
-        async with aclosing(client.watch(request_id)) as events:
-            async for event in events:
-                yield event
+    async with (
+        Client(target, policy=options.IMPATIENT) as client,
+        aclosing(client.watch(request_id)) as events,
+    ):
+        async for event in events:
+            yield event
 
 
 async def events_from_broker(url: str, prefix: str, request_id: str) -> AsyncGenerator[pb.StreamEvent]:

@@ -1,0 +1,91 @@
+"""`headrace run`: every line answered once, however often it is stopped."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.conftest import PATIENCE_S, Spawn, eventually, read_lines, write_input
+
+pytestmark = pytest.mark.slow
+
+# Slow enough to be stopped half-way: two at a time, about 0.1 s each.
+SLOW_SIM = ("--engine", "sim", "--sim-first-token-ms", "5", "--sim-step-ms", "12", "--max-batch-size", "2")
+LINES = 60
+
+
+def answers(out: Path) -> dict[str, Any]:
+    """Texts by custom_id; fails where a line stands twice."""
+    lines = read_lines(out)
+    by_id = {line["custom_id"]: line["response"]["body"]["choices"][0]["message"] for line in lines}
+    assert len(by_id) == len(lines)
+    return by_id
+
+
+def line_count(out: Path) -> int:
+    return out.read_bytes().count(b"\n") if out.exists() else 0
+
+
+def test_a_run_that_is_killed_and_interrupted_goes_on_to_the_same_answers(
+    spawn: Spawn, tmp_path: Path
+) -> None:
+    input_file, out = write_input(tmp_path / "in.jsonl", LINES), tmp_path / "out.jsonl"
+    command = ("run", input_file, "-o", out, *SLOW_SIM)
+
+    first = spawn(*command)
+    eventually(lambda: line_count(out) >= 5, "the first answers")
+    first.kill()
+    first.communicate()
+    assert 0 < line_count(out) < LINES
+
+    second = spawn(*command)
+    before = line_count(out)
+    eventually(lambda: line_count(out) >= before + 5, "more answers")
+    second.send_signal(signal.SIGINT)
+    _, errors = second.communicate(timeout=PATIENCE_S)
+    assert second.returncode == 130, errors
+    assert line_count(out) < LINES
+
+    third = spawn(*command)
+    _, errors = third.communicate(timeout=PATIENCE_S)
+    assert third.returncode == 0, errors
+    assert f"{LINES} answered, 0 failed" in errors
+
+    whole = spawn("run", input_file, "-o", tmp_path / "whole.jsonl", *SLOW_SIM[:-2])
+    whole.communicate(timeout=PATIENCE_S)
+    assert answers(out) == answers(tmp_path / "whole.jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "whole.jsonl"]
+
+
+def test_lines_that_fail_are_told_by_the_exit_status(spawn: Spawn, tmp_path: Path) -> None:
+    input_file, out = write_input(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    with input_file.open("a") as file:
+        file.write('{"custom_id": "bad", "method": "POST", "url": "/v1/fly", "body": {}}\n')
+    process = spawn("run", input_file, "-o", out, *SLOW_SIM)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1, errors
+    assert "3 answered, 1 failed" in errors
+    assert len(read_lines(out)) == 4
+
+
+def test_a_run_whose_model_is_missing_leaves_nothing_behind(spawn: Spawn, tmp_path: Path) -> None:
+    input_file, out = write_input(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    process = spawn("run", input_file, "-o", out, "--model", tmp_path / "no-such-model")
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert "no-such-model" in errors.strip().splitlines()[-1]
+    assert "Traceback" not in errors
+    assert not out.exists()
+
+
+def test_two_runs_into_one_output_are_refused(spawn: Spawn, tmp_path: Path) -> None:
+    input_file, out = write_input(tmp_path / "in.jsonl", LINES), tmp_path / "out.jsonl"
+    spawn("run", input_file, "-o", out, *SLOW_SIM)
+    eventually((tmp_path / "out.jsonl.headrace" / "broker").exists, "the first run to begin")
+    second = spawn("run", input_file, "-o", out, *SLOW_SIM)
+    _, errors = second.communicate(timeout=PATIENCE_S)
+    assert second.returncode == 2
+    assert "another run" in errors
