@@ -40,6 +40,8 @@ BLOCK_MS = 5_000
 _CALL_TIMEOUT_S = 10.0
 _BLOCKING_TIMEOUT_S = BLOCK_MS / 1000 + 5.0
 _CONNECT_TIMEOUT_S = 5.0
+_MOST_CALLS = 32  # at a time; more wait, and the server writes what comes together in one fsync
+_MOST_READERS = 10_000
 # The server answers, but for now does not take writes: full disk, failover, no good replicas.
 _PASSING = {"NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "LOADING"}
 
@@ -60,6 +62,8 @@ class Link:
 
     def __init__(self, url: str, *, blocking: bool = False) -> None:
         self.address = address_of(url)
+        self._room = asyncio.Semaphore(_MOST_READERS if blocking else _MOST_CALLS)
+        self._closed = False
         self._timeout_s = _BLOCKING_TIMEOUT_S if blocking else _CALL_TIMEOUT_S
         try:
             self._client = Redis.from_url(
@@ -67,6 +71,7 @@ class Link:
                 protocol=2,
                 retry=Retry(NoBackoff(), 0),
                 socket_timeout=None,
+                max_connections=_MOST_READERS,  # never reached; redis-py would raise rather than wait
                 socket_connect_timeout=_CONNECT_TIMEOUT_S,
             )
         except ValueError as error:
@@ -77,7 +82,7 @@ class Link:
     async def call(self, *command: Value) -> Reply:
         """One command and its raw reply. Raises BrokerUnavailable, or ServerError for a refusal."""
         with self._translated():
-            async with asyncio.timeout(self._timeout_s):
+            async with self._room, asyncio.timeout(self._timeout_s):
                 return await self._execute(*command)
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
@@ -89,13 +94,19 @@ class Link:
         return await self._send(commands, transaction=True)
 
     async def close(self) -> None:
+        """Ends it for good: calls that wait break off, later ones raise BrokerRefused."""
+        self._closed = True
         await self._client.aclose()
 
     async def _send(self, commands: Sequence[Command], *, transaction: bool) -> list[Reply]:
         if not commands:
             return []
         with self._translated():
-            async with asyncio.timeout(self._timeout_s), self._client.pipeline(transaction) as pipe:
+            async with (
+                self._room,
+                asyncio.timeout(self._timeout_s),
+                self._client.pipeline(transaction) as pipe,
+            ):
                 for command in commands:
                     pipe.execute_command(*command)
                 replies = await pipe.execute(raise_on_error=False)
@@ -111,6 +122,8 @@ class Link:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
+        if self._closed:  # redis-py would connect again
+            raise BrokerRefused(f"the connection to {self.address} was closed by this process")
         try:
             yield
         except (RedisError, OSError) as error:

@@ -105,6 +105,9 @@ async def test_a_twin_of_a_request_that_waits_runs_or_is_parked_is_told_so(
     again = await run(session)
     assert again.delivery.position == first.delivery.position
     assert await twin_outcome() is OpenOutcome.TWIN
+    await again.session.settle(again.delivery, again.epoch, Retry(0, "back into its queue"))
+    assert await twin_outcome() is OpenOutcome.TWIN
+    again = await run(session)
     await again.finish()
     assert await twin_outcome() is OpenOutcome.ENDED
     assert await lines(broker, 1) == [b"line"]
@@ -245,6 +248,16 @@ async def test_a_sweep_goes_on_where_it_stopped(broker: Broker) -> None:
     assert {delivery.ref.request_id for delivery in taken} == {f"r{number}" for number in range(40)}
 
 
+async def test_a_sweep_passes_over_what_the_session_holds_itself_however_much_that_is(broker: Broker) -> None:
+    ids = [f"r{number}" for number in range(151)]
+    await publish(broker, *ids)
+    session, dead = await broker.consume(LANES, SHORT_MS), await broker.consume(LANES, SHORT_MS)
+    assert len(await session.pull(150, 0)) == 150
+    await take(dead)
+    await asyncio.sleep(LAPSE_S)
+    assert (await take(session, 0)).ref == RequestRef("r150")
+
+
 async def test_a_pull_cancelled_while_it_waits_takes_nothing_with_it(broker: Broker) -> None:
     session = await broker.consume(LANES, LONG_MS)
     for number in range(20):
@@ -343,6 +356,15 @@ async def test_a_mark_for_an_unknown_id_hits_what_was_published_before_it_only(
     assert not await broker.known(RequestRef("nobody"))
 
 
+async def test_a_publish_wipes_an_older_mark_even_where_the_clock_went_back(
+    broker: Broker, client: Redis, names: Names
+) -> None:
+    await client.hset(names.index(RequestRef("r")), "cancelled", "9999999999999")
+    await publish(broker, "r")
+    session = await broker.consume(LANES, LONG_MS)
+    assert not (await session.open(await take(session))).cancelled
+
+
 async def test_logs_live_for_ever_until_they_end_and_then_for_a_while(
     broker: Broker, client: Redis, names: Names
 ) -> None:
@@ -360,6 +382,18 @@ async def test_tenants_with_colons_keep_their_requests_apart(broker: Broker) -> 
     session = await broker.consume([Lane.STANDARD], LONG_MS)
     outcomes = [(await session.open(d)).outcome for d in await session.pull(2, 0)]
     assert outcomes == [OpenOutcome.RUN, OpenOutcome.RUN]
+
+
+@pytest.mark.slow
+async def test_hundreds_of_calls_at_once_wait_for_one_another(broker: Broker) -> None:
+    ids = [f"r{number}" for number in range(300)]
+    await asyncio.gather(*(publish(broker, request_id) for request_id in ids))
+    session = await broker.consume(LANES, LONG_MS)
+    attempts = await asyncio.gather(*(run(session, held) for held in await session.pull(300, 0)))
+    assert all(await asyncio.gather(*(attempt.finish() for attempt in attempts)))
+    watches = (shown(broker, RequestRef(request_id)) for request_id in ids)
+    assert all(state.ended for state in await asyncio.gather(*watches))
+    assert len(await lines(broker, 300)) == 300
 
 
 @pytest.mark.slow

@@ -97,6 +97,7 @@ def test_another_server_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> Non
             EmbeddedValkey(tmp_path / "second", port=port).start()
 
 
+@pytest.mark.slow
 def test_a_second_server_on_the_same_folder_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     with EmbeddedValkey(tmp_path) as first:
         with pytest.raises(EmbeddedUnusable, match=rf"\(process {first.pid}\) uses {tmp_path}"):
@@ -151,6 +152,7 @@ def test_the_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     server.stop()
 
 
+@pytest.mark.slow
 def test_the_server_dies_with_its_parent_and_the_folder_is_free_at_once(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"

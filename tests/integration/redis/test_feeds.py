@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from headrace.broker.connect import connect
 from headrace.broker.contract import Broker
 from headrace.broker.embedded.valkey import EmbeddedValkey
-from headrace.broker.errors import UnknownCursor
+from headrace.broker.errors import BrokerRefused, UnknownCursor
 from headrace.broker.events import Delta, Logged
 from headrace.broker.fold import fold
 from headrace.broker.message import RequestRef
@@ -155,6 +155,28 @@ async def test_watchers_of_a_closed_broker_end(valkey: EmbeddedValkey, names: Na
     await broker.close()
     with pytest.raises(Exception, match="closed"):
         await watcher
+
+
+async def test_readers_of_a_closed_broker_end_and_calls_are_refused(
+    valkey: EmbeddedValkey, names: Names
+) -> None:
+    broker = await connect(valkey.url, prefix=names.prefix)
+    session = await broker.consume(LANES, LONG_MS)
+    results = asyncio.create_task(_exhaust(broker.results()))
+    cancellations = asyncio.create_task(_exhaust(session.cancellations()))
+    await asyncio.sleep(0.05)
+    await broker.close()
+    async with asyncio.timeout(5):
+        await results
+        with pytest.raises(BrokerRefused, match="closed by this process"):
+            await cancellations
+    with pytest.raises(BrokerRefused):
+        await broker.stats()
+
+
+async def _exhaust(iterator: AsyncIterator[object]) -> None:
+    async for _ in iterator:
+        pass
 
 
 async def test_a_log_with_foreign_bytes_is_an_error_and_not_silence(
