@@ -7,7 +7,6 @@ or where the shape does not suit it (`suits`), the pure torch reference serves.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Callable
 from typing import Final
 
@@ -33,7 +32,7 @@ def available() -> bool:
 class CpuAttention:
     """Keys [layers, blocks, KVH, D, block], values [layers, blocks, KVH, block, D], fp32.
 
-    Threads: as many as torch uses when the backend is made, the caller included.
+    Threads: as many as torch uses when the backend is made, and the same ones.
     """
 
     def __init__(self, spec: KVSpec, num_blocks: int) -> None:
@@ -45,8 +44,7 @@ class CpuAttention:
         lanes = (spec.num_layers, num_blocks, spec.num_kv_heads)
         self.keys = torch.zeros(*lanes, spec.head_dim, spec.block_size)
         self.values = torch.zeros(*lanes, spec.block_size, spec.head_dim)
-        self.pool = ctypes.c_void_p(library.pool_create(torch.get_num_threads()))
-        weakref.finalize(self, library.pool_destroy, self.pool)
+        self.threads = torch.get_num_threads()
 
     @staticmethod
     def block_bytes(spec: KVSpec) -> int:
@@ -81,20 +79,15 @@ class CpuStep:
         out = torch.empty_like(inputs[0])
         tensors = (*inputs, backend.keys[layer], backend.values[layer], *self.index, out)
         backend.kernel(
-            backend.pool,
             *(tensor.data_ptr() for tensor in tensors),
             *(q.shape[0], self.sequences, spec.num_heads, spec.num_kv_heads, spec.head_dim),
-            *(spec.block_size, self.table_stride, spec.scale),
+            *(spec.block_size, self.table_stride, spec.scale, backend.threads),
         )
         return out
 
 
 def _declare(library: ctypes.CDLL) -> Callable[..., None]:
-    library.pool_create.restype = ctypes.c_void_p
-    library.pool_create.argtypes = [ctypes.c_int]
-    library.pool_destroy.restype = None
-    library.pool_destroy.argtypes = [ctypes.c_void_p]
     kernel = library.paged_attention
     kernel.restype = None
-    kernel.argtypes = [ctypes.c_void_p] * 11 + [ctypes.c_int] * 7 + [ctypes.c_float]
+    kernel.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_int] * 7 + [ctypes.c_float, ctypes.c_int]
     return kernel

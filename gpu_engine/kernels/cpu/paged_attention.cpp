@@ -13,8 +13,6 @@
 #include <cstring>
 #include <vector>
 
-#include "pool.h"
-
 namespace {
 
 constexpr int kLanes = 8, kRows = 4;
@@ -186,27 +184,23 @@ std::vector<Work> split(const Step& s) {
 
 extern "C" {
 
-Pool* pool_create(int threads) { return new Pool(threads); }
-void pool_destroy(Pool* pool) { delete pool; }
-
-// q, out [tokens, heads, dim]; k, v [tokens, kv_heads, dim]; slots [tokens] (below 0: padding); query_start [sequences + 1];
-// context_lens [sequences] (the step's tokens included); block_tables [sequences, table_stride].
-// dim and block are multiples of 8.
-void paged_attention(Pool* pool, const float* q, const float* k, const float* v, float* k_cache, float* v_cache,
-                     const int64_t* slots, const int* query_start, const int* context_lens, const int* block_tables,
-                     float* out, int tokens, int sequences, int heads, int kv_heads, int dim, int block,
-                     int table_stride, float scale) {
+// q, out [tokens, heads, dim]; k, v [tokens, kv_heads, dim]; slots [tokens] (below 0: padding);
+// query_start [sequences + 1]; context_lens [sequences] (the step's tokens included);
+// block_tables [sequences, table_stride]. dim and block are multiples of 8.
+//
+// The threads are torch's own OpenMP team (see build.py): a pool beside it would fight it for the cores
+// in every layer, since both spin for a while before they sleep.
+void paged_attention(const float* q, const float* k, const float* v, float* k_cache, float* v_cache,
+                     const int64_t* slots, const int* query_start, const int* context_lens,
+                     const int* block_tables, float* out, int tokens, int sequences, int heads, int kv_heads,
+                     int dim, int block, int table_stride, float scale, int threads) {
   Step s{q,      k,         v,     k_cache,  v_cache, out,   slots,        query_start, context_lens, block_tables,
          tokens, sequences, heads, kv_heads, dim,     block, table_stride, scale};
   for (int token = 0; token < tokens; token++) write_token(s, token);
-  std::vector<Work> work = split(s);
-  constexpr int kPerChunk = 4;
-  int chunks = (static_cast<int>(work.size()) + kPerChunk - 1) / kPerChunk;
-  pool->run(chunks, [&](int chunk) {
-    int end = std::min<int>(work.size(), (chunk + 1) * kPerChunk);
-    for (int i = chunk * kPerChunk; i < end; i++)
-      attend_chunk(s, work[i].sequence, work[i].kv, work[i].first, work[i].rows);
-  });
+  const std::vector<Work> work = split(s);
+  const int size = static_cast<int>(work.size());
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
+  for (int i = 0; i < size; i++) attend_chunk(s, work[i].sequence, work[i].kv, work[i].first, work[i].rows);
 }
 
 }  // extern "C"
