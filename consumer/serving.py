@@ -47,6 +47,7 @@ class Serving:
     means: Means
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _deadline: asyncio.TimerHandle | None = None
+    _settling: bool = False
 
     @classmethod
     def of(cls, delivery: Delivery, means: Means) -> Serving:
@@ -63,6 +64,7 @@ class Serving:
             await self._until(lambda: self.flight.ending is not None)
             self.means.publisher.wake()
             await self._until(lambda: self.flight.flushed)
+            self._settling = True
             return await settle_for_sure(self.means.session, self.flight, self._settlement)
         finally:
             if self._deadline is not None:
@@ -83,7 +85,10 @@ class Serving:
         self._leave_engine()
 
     def lost(self, reason: str) -> None:
-        """Somebody else owns it."""
+        """Somebody else owns it. Not believed while it is being settled: a heartbeat that crosses with the
+        settlement finds the delivery gone because we ended it, and the settlement's own answer tells."""
+        if self._settling:
+            return
         self.flight.disowned(Ending(Exit.DROP, reason=reason))
         self._leave_engine()
 

@@ -467,6 +467,21 @@ async def test_a_lease_that_the_heartbeat_finds_lost_ends_the_request_here() -> 
         assert rig.engine.aborted == [request.id]
 
 
+async def test_a_heartbeat_that_crosses_with_the_settlement_does_not_call_it_lost() -> None:
+    async with Rig() as rig:
+        gate = rig.session.hold("settle")
+        rig.publish(delivery())
+        request = await rig.engine.get()
+        rig.engine.give(request.id, 65, finish="stop")
+        await rig.logged("A")
+        rig.session.lost = [delivery()]
+        await eventually(lambda: not rig.session.lost, "the heartbeat")
+        gate.set()
+        await rig.settled()
+        await rig.idle()
+        assert (rig.worker.counters.finished, rig.worker.counters.fenced) == (1, 0)
+
+
 async def test_a_delivery_that_comes_back_while_it_is_still_served_is_served_anew() -> None:
     async with Rig() as rig:
         rig.publish(delivery())
