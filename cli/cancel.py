@@ -11,7 +11,7 @@ from headrace.broker.message import RequestRef
 from headrace.cli import options
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 from headrace.producer.client import Client
 
 
@@ -22,7 +22,7 @@ def cancel(
     prefix: options.Prefix = None,
 ) -> None:
     """Cancel a request; its partial answer is kept, under the code `cancelled`."""
-    environment = Environment()
+    environment = read_environment()
     target = options.gateway_target(grpc, broker, environment)
     if target is not None:
         run_async(_cancel_by_gateway(target, request_id))

@@ -12,7 +12,7 @@ from headrace.broker.message import Lane
 from headrace.cli import options
 from headrace.cli.engine_options import takes_engine
 from headrace.cli.models import served_name
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 from headrace.consumer.settings import ConsumerSettings
 from headrace.gpu_engine.config import EngineConfig
 
@@ -34,7 +34,7 @@ def consumer(
     # Brings in what loads models and tokenizers; the other commands shall not wait for that.
     from headrace.consumer.service import run_consumer
 
-    environment = Environment()
+    environment = read_environment()
     settings = ConsumerSettings(
         broker=options.broker_url(broker, environment),
         prefix=options.prefix(prefix, environment),

@@ -16,7 +16,7 @@ from headrace.cli.file_job import FileJob, answer_file
 from headrace.cli.models import DEMO, resolve_model
 from headrace.cli.progress import RunDisplay, summary_line
 from headrace.cli.running import run_async
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 from headrace.gpu_engine.config import EngineConfig
 
 PROMPTS = "prompts.jsonl"
@@ -40,7 +40,7 @@ def demo(
     prompts = input_file or example_prompts()
     output.parent.mkdir(parents=True, exist_ok=True)
     output.unlink(missing_ok=True)  # each demo answers all of them
-    run_async(_demo(FileJob(prompts, output, engine, None, Environment().prefix)))
+    run_async(_demo(FileJob(prompts, output, engine, None, read_environment().prefix)))
 
 
 def example_prompts() -> Path:

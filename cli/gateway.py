@@ -10,7 +10,7 @@ import typer
 from pydantic import SecretStr
 
 from headrace.cli import options
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 from headrace.producer.gateway.service import run_gateway
 from headrace.producer.gateway.settings import GatewaySettings
 
@@ -27,7 +27,7 @@ def gateway(
     ] = None,
 ) -> None:
     """Serve gRPC: submit requests to the queue and stream their answers."""
-    environment = Environment()
+    environment = read_environment()
     settings = GatewaySettings(
         broker=SecretStr(options.broker_url(broker, environment)),
         prefix=options.prefix(prefix, environment),

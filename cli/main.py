@@ -22,7 +22,7 @@ from headrace.cli.processes import ChildFailed
 from headrace.cli.publish import publish
 from headrace.cli.queue import queue
 from headrace.cli.run import run
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 from headrace.cli.up import up
 from headrace.cli.watch import watch
 from headrace.consumer.errors import ConsumerError
@@ -53,19 +53,19 @@ def main() -> None:
 
 def execute(arguments: Sequence[str]) -> int:
     """Runs one command line; returns its exit status."""
-    environment = Environment()
-    if environment.parent is not None:
-        die_with_parent(environment.parent)
-    logging.basicConfig(
-        level=environment.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
     words = [word for word in arguments if word != DEBUG]  # it may stand anywhere
+    debug = len(words) < len(arguments)
     try:
+        environment = read_environment()
+        debug = debug or environment.debug
+        if environment.parent is not None:
+            die_with_parent(environment.parent)
+        logging.basicConfig(level=environment.log_level, format=LOG_FORMAT)
         return int(build_app()(words, prog_name="headrace", standalone_mode=False) or ExitCode.OK)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except Exception as error:
-        if environment.debug or len(words) < len(arguments):
+        if debug:
             traceback.print_exception(error)
         sentence, code = explain(error)
         print(SENTENCE + " ".join(sentence.split()), file=sys.stderr)

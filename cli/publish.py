@@ -18,7 +18,7 @@ from headrace.broker.message import Lane, Message
 from headrace.cli import options
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 
 AT_ONCE = 256
 
@@ -31,7 +31,7 @@ def publish(
     prefix: options.Prefix = None,
 ) -> None:
     """Publish every good line of a file and print its request id; bad lines are named and left out."""
-    environment = Environment()
+    environment = read_environment()
     url = options.broker_url(broker, environment)
     run_async(_publish_file(input_file, lane, stream, url, options.prefix(prefix, environment)))
 

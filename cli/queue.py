@@ -14,7 +14,7 @@ from headrace.broker.contract import QueueStats
 from headrace.cli import options
 from headrace.cli.errors import ExitCode
 from headrace.cli.running import connected, run_async
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 
 
 def queue(
@@ -23,7 +23,7 @@ def queue(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show depth and oldest age of each lane, who holds what, retries and dead letters."""
-    environment = Environment()
+    environment = read_environment()
     url = options.broker_url(broker, environment)
     run_async(_show(url, options.prefix(prefix, environment), as_json))
 

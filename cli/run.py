@@ -14,7 +14,7 @@ from headrace.cli.errors import ExitCode
 from headrace.cli.file_job import FileJob, answer_file
 from headrace.cli.progress import RunDisplay, summary_line
 from headrace.cli.running import run_async
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 from headrace.cli.up import require_model
 from headrace.gpu_engine.config import EngineConfig
 
@@ -40,7 +40,7 @@ def run(
     """
     if broker is None:
         require_model(engine)
-    job = FileJob(input_file, output, engine, broker, options.prefix(prefix, Environment()), lane)
+    job = FileJob(input_file, output, engine, broker, options.prefix(prefix, read_environment()), lane)
     run_async(_run(job))
 
 

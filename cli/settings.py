@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import SecretStr
+from typing import Literal
+
+from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from headrace.cli.errors import Mistake
 
 ENV_PREFIX = "HEADRACE_"
 
@@ -17,9 +21,18 @@ class Environment(BaseSettings):
     broker: SecretStr | None = None
     grpc: str | None = None
     prefix: str = "headrace"
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     debug: bool = False
     parent: int | None = None
+
+
+def read_environment() -> Environment:
+    """What is set; raises Mistake for a value that makes no sense."""
+    try:
+        return Environment()
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        raise Mistake(f"{ENV_PREFIX}{str(first['loc'][0]).upper()}: {first['msg']}") from error
 
 
 def for_child(*, parent: int, broker: str) -> dict[str, str]:

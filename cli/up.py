@@ -14,7 +14,7 @@ from headrace.cli.engine_options import takes_engine
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.ready_file import remove_ready, write_ready
 from headrace.cli.running import run_async, stop_signals
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 from headrace.cli.stack import Stack, StackOptions
 from headrace.gpu_engine.config import EngineConfig
 
@@ -27,7 +27,9 @@ def up(
         float, typer.Option(min=0.1, help="Seconds after a crash until others take its requests.")
     ] = 30.0,
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 50051,
-    broker: options.Broker = None,
+    broker: Annotated[
+        str | None, typer.Option(metavar="URL", help="Use this queue; else we start our own.")
+    ] = None,
     broker_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the embedded broker; else a socket.")
     ] = None,
@@ -45,7 +47,7 @@ def up(
         engine=engine,
         broker=broker,
         broker_port=broker_port,
-        prefix=options.prefix(prefix, Environment()),
+        prefix=options.prefix(prefix, read_environment()),
         consumers=consumers,
         lease_s=lease,
         grpc_port=grpc_port,

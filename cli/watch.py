@@ -13,7 +13,7 @@ from headrace.broker.message import RequestRef
 from headrace.cli import options
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
-from headrace.cli.settings import Environment
+from headrace.cli.settings import read_environment
 from headrace.producer.client import Client
 from headrace.producer.gateway.stream import StreamView, stream_events
 from headrace.v1 import inference_pb2 as pb
@@ -26,7 +26,7 @@ def watch(
     prefix: options.Prefix = None,
 ) -> None:
     """Print the text of an answer from its beginning, until it is complete."""
-    environment = Environment()
+    environment = read_environment()
     target = options.gateway_target(grpc, broker, environment)
     if target is not None:
         events = events_from_gateway(target, request_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TypeAlias
@@ -18,6 +19,8 @@ from headrace.producer.gateway.status import Context, Refusal
 from headrace.producer.gateway.stream import StreamView, stream_events
 from headrace.v1 import inference_pb2 as pb
 from headrace.v1 import inference_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 Write: TypeAlias = Callable[[pb.StreamEvent], Awaitable[None]]
 
@@ -92,8 +95,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         if not known:
             await status.abort(context, status.unknown(request.request_id))
         view = StreamView(request.request_id, request.cursor)
-        log = self._broker.watch(ref, request.cursor)
-        refusal = await self._stream(log, view, lambda event: context.write(pb.WatchResponse(event=event)))
+        entries = self._broker.watch(ref, request.cursor)
+        refusal = await self._stream(
+            entries, view, lambda event: context.write(pb.WatchResponse(event=event))
+        )
         if refusal is not None:
             await status.abort(context, refusal)
 
@@ -135,9 +140,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         await write(view.accepted(published.duplicate))
         return await self._stream(self._broker.watch(published.ref), view, write)
 
-    async def _stream(self, log: AsyncIterator[Logged], view: StreamView, write: Write) -> Refusal | None:
+    async def _stream(self, entries: AsyncIterator[Logged], view: StreamView, write: Write) -> Refusal | None:
         """Writes the log to the reader until it ends, or until the gateway closes."""
-        pump = asyncio.ensure_future(_pump(log, view, write))
+        pump = asyncio.ensure_future(_pump(entries, view, write))
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             await asyncio.wait({pump, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -164,8 +169,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         """Waits for the publish first: a cancellation counts only for what was published before it."""
         published = await publishing
         if isinstance(published, Published):
-            with contextlib.suppress(BrokerError):  # its lane's consumers will run it to its end then
+            try:
                 await self._broker.cancel(published.ref)
+            except BrokerError as error:
+                log.warning("%s runs on without a reader: %s", published.ref.request_id, error)
 
     def _in_background(self, cleanup: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(cleanup)
@@ -173,9 +180,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         task.add_done_callback(self._cleanups.discard)
 
 
-async def _pump(log: AsyncIterator[Logged], view: StreamView, write: Write) -> Refusal | None:
+async def _pump(entries: AsyncIterator[Logged], view: StreamView, write: Write) -> Refusal | None:
     try:
-        async with contextlib.aclosing(stream_events(log, view)) as events:
+        async with contextlib.aclosing(stream_events(entries, view)) as events:
             async for event in events:
                 await write(event)
     except BrokerError as error:

@@ -92,6 +92,13 @@ def test_an_address_of_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[
     assert "redis://" in sentence(capsys, "queue", "--broker", "carrier-pigeon://loft")
 
 
+def test_a_variable_that_makes_no_sense_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_LOG_LEVEL", "chatty")
+    assert "HEADRACE_LOG_LEVEL" in sentence(capsys, "queue")
+
+
 def test_debug_shows_the_trace_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["queue", "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err

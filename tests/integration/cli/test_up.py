@@ -127,6 +127,30 @@ def test_children_do_not_outlive_a_killed_parent(spawn: Spawn, tmp_path: Path) -
     eventually(lambda: not any(map(alive, pids(ready))), "the children to die")
 
 
+def test_a_second_stop_signal_does_not_wait_for_what_runs(spawn: Spawn, tmp_path: Path) -> None:
+    process, ready = up(spawn, tmp_path, "--grace", "60")
+    sampling = pb.SamplingParams(max_tokens=8000)
+    request = pb.GenerateRequest(request=pb.InferenceRequest(prompt="Hi", sampling_params=sampling))
+    with grpc.insecure_channel(ready["grpc"]) as channel:
+        stream = InferenceStub(channel).Generate(request)
+        assert [next(stream).event.WhichOneof("kind") for _ in range(3)] == ["accepted", "started", "delta"]
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: draining(channel), "the gateway to drain")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert not any(map(alive, pids(ready)))
+
+
+def draining(channel: grpc.Channel) -> bool:
+    """No new calls are taken, or the gateway is gone."""
+    try:
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=1)
+    except grpc.RpcError:
+        return True
+    return False
+
+
 def test_a_model_that_does_not_exist_ends_the_stack_with_its_sentence(spawn: Spawn, tmp_path: Path) -> None:
     process = spawn(
         "up", "--model", tmp_path / "no-such-model", "--grpc-port", "0", "--data-dir", tmp_path / "d"
