@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,7 +56,8 @@ async def _demo(job: FileJob) -> ExitCode:
         summary = await answer_file(job, display)
         if summary is None:
             return ExitCode.INTERRUPTED
-    for question, answer in islice(_questions_and_answers(job), SHOWN):
+    told = _questions_and_answers(job)
+    for question, answer in told[:: max(1, len(told) // SHOWN)][:SHOWN]:
         print(f"» {_shorten(question)}\n  {_shorten(answer)}\n")
     speed = summary.completion_tokens / max(summary.elapsed_s, 1e-3)
     print(f"{summary_line(summary)}, {speed:,.0f} tokens/s")
