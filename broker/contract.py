@@ -148,8 +148,8 @@ Settlement: TypeAlias = Done | Retry | Release | DeadLetter
 
 
 class ConsumerSession(Protocol):
-    """One consumer process's right to take requests. Made by `Broker.consume`; not shared between tasks
-    except that `heartbeat`, `append` and `settle` may run while `pull` waits."""
+    """One consumer process's right to take requests, made by `Broker.consume`. One `pull` at a time; all
+    other calls may overlap with it and with one another, but those of one delivery come in order."""
 
     @property
     def name(self) -> str:

@@ -28,8 +28,9 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """`broker` None: an embedded one, with its data in `data_dir` and, with `broker_port`, on that port of
-    loopback. `grpc_port` None: no gateway; 0: any free port. `grace_s` bounds each stage of a drain."""
+    """`broker` None: an embedded one, with its data in `data_dir`, on a unix socket or, with `broker_port`
+    (0: any free one), on that port of loopback. `grpc_port` None: no gateway; 0: any free port. `grace_s`
+    bounds each stage of a drain."""
 
     data_dir: Path
     engine: EngineConfig
@@ -123,7 +124,10 @@ class Stack:
         return [self._child("gateway", "gateway", "--grpc-port", str(port))]
 
     def _make_consumers(self) -> list[Child]:
-        arguments = ["--lease", str(self._options.lease_s), *engine_arguments(self._options.engine)]
+        engine = self._options.engine
+        if engine.threads is None:
+            engine = engine.model_copy(update={"threads": threads_each(self._options.consumers)})
+        arguments = ["--lease", str(self._options.lease_s), *engine_arguments(engine)]
         numbers = range(1, self._options.consumers + 1)
         return [self._child("consumer", f"consumer-{number}", *arguments) for number in numbers]
 
@@ -156,3 +160,9 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
         return port
+
+
+def threads_each(engines: int) -> int:
+    """Engines on one machine share its cores: more threads than cores make all of them slower."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores // engines)

@@ -31,8 +31,8 @@ def up(
         str | None, typer.Option(metavar="URL", help="Use this queue; else we start our own.")
     ] = None,
     broker_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port of the embedded broker; else a socket.")
-    ] = None,
+        int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0: any free one.")
+    ] = 0,
     prefix: options.Prefix = None,
     data_dir: Annotated[Path, typer.Option(help="Where the queue is kept.")] = Path(".headrace"),
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish requests in when stopped.")] = 20.0,

@@ -6,9 +6,6 @@ import re
 from pathlib import Path
 from typing import Final
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
 from headrace.gpu_engine.models.errors import ModelError
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -56,6 +53,10 @@ def _require_folder(path: Path) -> Path:
 
 
 def _download(model: str) -> Path:
+    # Here, since the import takes most of a second, and most models are files.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
     try:
         return _require_folder(Path(snapshot_download(model, allow_patterns=list(HUB_FILES))))
     except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
