@@ -39,12 +39,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When to restart, and when to give up. A run of `healthy_s` seconds forgets earlier deaths.
+    """When to restart, and when to give up. A run of `healthy_s` seconds forgets earlier deaths. The longest
+    delay is short: what serves again and again between its deaths is missed more than its starts cost.
     `attempts`: deaths in a row before the process was ever ready that are tolerated."""
 
     first_delay_s: float = 0.2
-    longest_delay_s: float = 10.0
-    healthy_s: float = 30.0
+    longest_delay_s: float = 2.0
+    healthy_s: float = 10.0
     attempts: int = 5
 
     def delay_s(self, deaths: int) -> float:
