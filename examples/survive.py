@@ -3,6 +3,7 @@
 `ready.json` is what `headrace up --consumers 2 --lease 5 --ready-file ready.json …` wrote.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -36,7 +37,7 @@ for response in InferenceStub(grpc.insecure_channel(target)).Generate(request):
                 os.kill(consumer, signal.SIGKILL)
                 print(f"killed {consumer} after {tokens} tokens")
         case "finished":
-            pause = max(after - before for before, after in zip(pauses, pauses[1:], strict=False))
+            pause = max(after - before for before, after in itertools.pairwise(pauses))
             print(f"finished: {tokens} tokens, longest pause {pause:.1f} s")
         case "failed":
             sys.exit(event.failed.message)
