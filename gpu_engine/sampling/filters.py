@@ -1,75 +1,65 @@
-"""Which tokens may be drawn: top-k, min-p and top-p over rows with parameters of their own.
+"""Which tokens of one row may be drawn: top-k, min-p and top-p. Each filter returns the places of the tokens
+that stay, ascending, in the row it was given; the likeliest token always does.
 
-All take and return `weights` float64 [R, V], the unnormalised probabilities of a row relative to its
-largest (which is 1), with 0 for a token that is out. Each row is computed by itself, so that its result
-does not depend on its neighbours. A filter never removes the likeliest token.
+On a processor numpy does this several times faster than torch: it partitions and sorts bare values with
+vector instructions, and no filter needs more than a threshold and the number of its equals.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from math import log
+from typing import Literal, TypeAlias
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
-SIZES: Final = (256, 2048)
-"""How many of the likeliest tokens are looked at first, and next, before all are: sorting a whole
-vocabulary takes longer than many a model's step, and the nucleus is nearly always small."""
+Row: TypeAlias = npt.NDArray[np.float32]
+Places: TypeAlias = npt.NDArray[np.intp]
 
-
-def keep_top_k(weights: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
-    """The `top_k` [R] likeliest tokens; 0 keeps all. Tokens as likely as the k-th stay, as in vLLM."""
-    wanted = torch.where(top_k > 0, top_k, weights.shape[1]).clamp(max=weights.shape[1])
-    limited = wanted < weights.shape[1]
-    if not limited.any():
-        return weights
-    largest = weights.topk(int(wanted[limited].max()), dim=-1).values
-    last = (wanted.clamp(max=largest.shape[1]) - 1)[:, None]
-    threshold = torch.where(limited[:, None], largest.gather(1, last), 0.0)
-    return weights.masked_fill(weights < threshold, 0.0)
+SEGMENT = 256
+"""Weights are added up by segments first, and one by one only in the segment that is looked for."""
 
 
-def keep_min_p(weights: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """Tokens at least `min_p` [R] times as likely as the likeliest (Nguyen et al. 2024)."""
-    if not min_p.any():
-        return weights
-    return weights.masked_fill(weights < min_p[:, None], 0.0)
+def keep_top_k(logits: Row, top_k: int) -> Places:
+    """The `top_k` likeliest tokens; those as likely as the last of them stay too, as in vLLM."""
+    place = max(0, len(logits) - top_k)
+    return np.flatnonzero(logits >= np.partition(logits, place)[place])
 
 
-def keep_top_p(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The fewest likeliest tokens whose share reaches `top_p` [R] (Holtzman et al. 2019); equal ones in
-    the order of their ids. Shares are of what earlier filters left."""
-    unsettled = (top_p < 1.0).nonzero()[:, 0]
-    if not len(unsettled):
-        return weights
-    kept = weights.clone()
-    for size in (*SIZES, weights.shape[1]):
-        part, share = weights[unsettled], top_p[unsettled]
-        wanted = share[:, None] * part.sum(-1, keepdim=True)
-        is_last = size >= weights.shape[1]
-        likely = part.topk(_candidates(part, share) if is_last else size, dim=-1).values
-        reaches = (likely.sum(-1) >= wanted[:, 0]) | is_last
-        kept[unsettled[reaches]] = _cut(part[reaches], likely[reaches], wanted[reaches])
-        unsettled = unsettled[~reaches]
-        if not len(unsettled):
-            break
-    return kept
+def keep_min_p(logits: Row, min_p: float, temperature: float) -> Places:
+    """Tokens at least `min_p` times as likely as the likeliest (Nguyen et al. 2024)."""
+    return np.flatnonzero(logits >= float(logits.max()) + temperature * log(min_p))
 
 
-def _candidates(weights: torch.Tensor, top_p: torch.Tensor) -> int:
-    """How many tokens could be in a nucleus at most. Those below this share sum to less than 1 - top_p, so
-    it is complete without them."""
-    least = weights.sum(-1, keepdim=True) * (1 - top_p[:, None]) / weights.shape[1]
-    return max(1, int((weights >= least).sum(-1).max()))
+def keep_top_p(weights: Row, top_p: float) -> Places:
+    """The fewest likeliest tokens whose share of all `weights` reaches `top_p` (Holtzman et al. 2019);
+    equal ones in the order of their ids."""
+    total = float(weights.sum(dtype=np.float64))
+    # What is below this share sums to less than 1 - top_p: the nucleus is complete without it.
+    candidates = np.flatnonzero(weights >= total * (1 - top_p) / len(weights))
+    likely = weights[candidates]
+    ascending = np.sort(likely)
+    count = 1 + find_place(ascending[::-1], top_p * total, "left")
+    least = ascending[-count]
+    surplus = len(likely) - int(np.searchsorted(ascending, least)) - count
+    stays = likely >= least
+    if surplus:
+        stays[np.flatnonzero(likely == least)[-surplus:]] = False
+    nucleus: Places = candidates[stays]
+    return nucleus
 
 
-def _cut(weights: torch.Tensor, likely: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """`weights` cut to the nucleus, given the `likely` ones in descending order, which reach `wanted`."""
-    before = likely.cumsum(-1) - likely
-    count = (before < wanted).sum(-1, keepdim=True).clamp(min=1)
-    least = likely.gather(1, count - 1)
-    cut = weights.masked_fill(weights < least, 0.0)
-    allowed = count - (likely > least).sum(-1, keepdim=True)
-    equal = weights == least
-    if (equal.sum(-1, keepdim=True) > allowed).any():
-        cut.masked_fill_(equal & (equal.cumsum(-1) > allowed), 0.0)
-    return cut
+def find_place(weights: Row, amount: float, side: Literal["left", "right"]) -> int:
+    """The first place at which the cumulated weights reach `amount` (`left`) or exceed it (`right`), or else
+    the last one that has weight. Sums are in float64: rounding must not make a token likelier."""
+    segments = np.add.reduceat(weights, np.arange(0, len(weights), SEGMENT), dtype=np.float64).cumsum()
+    segment = _search(segments, amount, side)
+    before = segments[segment - 1] if segment else 0.0
+    start = segment * SEGMENT
+    inside = weights[start : start + SEGMENT].cumsum(dtype=np.float64)
+    return start + _search(inside, amount - before, side)
+
+
+def _search(cumulated: npt.NDArray[np.float64], amount: float, side: Literal["left", "right"]) -> int:
+    last = np.searchsorted(cumulated, cumulated[-1])
+    return int(min(np.searchsorted(cumulated, amount, side), last))

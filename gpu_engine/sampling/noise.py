@@ -7,24 +7,15 @@ the stream, the position selects the output within it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
-
-import numpy as np
-import numpy.typing as npt
 
 MASK: Final = (1 << 64) - 1
 GOLDEN: Final = 0x9E3779B97F4A7C15
 
 
-def uniform(seeds: Sequence[int], positions: Sequence[int]) -> npt.NDArray[np.float64]:
-    """One number in [0, 1) for each pair, with 53 random bits. Seeds count modulo 2^64."""
-    return np.array(
-        [
-            (_mix(_mix(seed) + position * GOLDEN) >> 11) / (1 << 53)
-            for seed, position in zip(seeds, positions, strict=True)
-        ]
-    )
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits. Seeds count modulo 2^64."""
+    return (_mix(_mix(seed) + position * GOLDEN) >> 11) / (1 << 53)
 
 
 def _mix(x: int) -> int:

@@ -1,6 +1,6 @@
 """Chooses the next token of each row: greedy rows by their largest logit, the others at random under
-their own temperature, filters and seed. A row's token depends on its own logits, parameters, seed and
-position alone.
+their own temperature, filters and seed. Each row is computed by itself: its token depends on its own logits,
+parameters, seed and position alone, whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import torch
 
 from headrace.gpu_engine.api import SamplingParams
-from headrace.gpu_engine.sampling.filters import keep_min_p, keep_top_k, keep_top_p
+from headrace.gpu_engine.sampling.filters import Places, Row, find_place, keep_min_p, keep_top_k, keep_top_p
 from headrace.gpu_engine.sampling.noise import uniform
 
-ROWS_AT_ONCE: Final = 4
-"""Rows of a large vocabulary that are drawn together: more would fall out of a core's cache."""
+COLDEST: Final = 1e-30
+HOTTEST: Final = 1e30
+"""Temperatures beyond these mean the same as they do: greedy, and every token as likely as any other. They
+keep the quotient within float32."""
 
 
 def sample(
@@ -25,36 +28,37 @@ def sample(
 
     `positions` are those that the tokens will have. Among equal largest logits greedy takes the first.
     """
-    if not len(logits):
-        return []
-    logits = logits.float()
-    chosen = logits.argmax(dim=-1)
-    random = [row for row, p in enumerate(params) if p.temperature > 0]
-    for start in range(0, len(random), ROWS_AT_ONCE):
-        rows = random[start : start + ROWS_AT_ONCE]
-        chosen[rows] = _draw(logits[rows], [params[row] for row in rows], [positions[row] for row in rows])
-    # One pass over the logits: a sum is finite only if all its terms are.
-    finite = logits.sum(dim=-1).isfinite()
-    return [token if ok else None for token, ok in zip(chosen.tolist(), finite.tolist(), strict=True)]
+    rows = logits.float().cpu().numpy()
+    every = np.arange(rows.shape[1])
+    with np.errstate(over="ignore"):
+        return [
+            _choose(row, every, own, position)
+            for row, own, position in zip(rows, params, positions, strict=True)
+        ]
 
 
-def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> torch.Tensor:
-    """Tokens [R] by inverse transform sampling: one uniform number a row, looked up in the cumulated
-    weights in the order of token ids. In float64, so that rounding decides nothing."""
+def _choose(logits: Row, every: Places, params: SamplingParams, position: int) -> int | None:
+    # NaN is both the largest and the smallest value of a row that holds one.
+    best = int(logits.argmax())
+    if not (np.isfinite(logits[best]) and np.isfinite(logits.min())):
+        return None
+    return best if params.temperature == 0 else _draw(logits, every, params, position)
 
-    def column(name: str, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        return torch.tensor([getattr(p, name) for p in params], dtype=dtype, device=logits.device)
 
-    exact = logits.double()
-    exact.sub_(exact.amax(dim=-1, keepdim=True)).div_(column("temperature")[:, None])
-    weights = keep_top_k(exact.exp_(), column("top_k", torch.int64))
-    weights = keep_min_p(weights, column("min_p"))
-    weights = keep_top_p(weights, column("top_p"))
-    cumulated = weights.cumsum(dim=-1)
-    noise = torch.from_numpy(uniform([p.seed for p in params], positions)).to(logits.device)
-    # right=True finds the first cumulated weight above the target, which no token of weight 0 can be. The
-    # target is below the total except by rounding, hence the clamp to the last token that has weight.
-    target = noise[:, None] * cumulated[:, -1:]
-    token = torch.searchsorted(cumulated, target, right=True)
-    last = torch.searchsorted(cumulated, cumulated[:, -1:].contiguous())
-    return torch.minimum(token, last)[:, 0]
+def _draw(logits: Row, ids: Places, params: SamplingParams, position: int) -> int:
+    """A token of `ids` [V] by inverse transform sampling: one uniform number, looked up in the cumulated
+    weights in the order of token ids. Weights are relative to that of the likeliest token, in float32."""
+    temperature = min(max(params.temperature, COLDEST), HOTTEST)
+    if 0 < params.top_k < len(ids):
+        kept = keep_top_k(logits, params.top_k)
+        ids, logits = ids[kept], logits[kept]
+    if params.min_p:
+        kept = keep_min_p(logits, params.min_p, temperature)
+        ids, logits = ids[kept], logits[kept]
+    weights = np.exp((logits - logits.max()) / np.float32(temperature))
+    if params.top_p < 1:
+        kept = keep_top_p(weights, params.top_p)
+        ids, weights = ids[kept], weights[kept]
+    # Below the total except by rounding, for which find_place has the last token with weight.
+    target = uniform(params.seed, position) * float(weights.sum(dtype=np.float64))
+    return int(ids[find_place(weights, target, "right")])

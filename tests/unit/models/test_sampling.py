@@ -47,7 +47,7 @@ def naive_probabilities(logits: list[float], params: SamplingParams) -> npt.NDAr
 
 def naive_token(logits: list[float], params: SamplingParams, position: int) -> int:
     cumulated = naive_probabilities(logits, params).cumsum()
-    return int(np.searchsorted(cumulated, uniform([params.seed], [position])[0], side="right"))
+    return int(np.searchsorted(cumulated, uniform(params.seed, position), side="right"))
 
 
 params_strategy = st.builds(
@@ -84,7 +84,7 @@ def test_a_row_draws_the_same_token_alone_as_in_a_batch(batch: list[SamplingPara
 def test_the_nucleus_is_right_in_large_vocabularies_flat_peaked_or_full_of_ties(
     seed: int, spread: float, top_p: float
 ) -> None:
-    """4000 tokens, so that all three sizes of search are met; rounded, so that many weigh the same."""
+    """4000 tokens, many segments of the sum; rounded, so that many weigh the same."""
     generator = torch.Generator().manual_seed(seed)
     logits = (spread * torch.randn(3, 4000, generator=generator)).round(decimals=1)
     logits[1] *= 4
@@ -92,6 +92,22 @@ def test_the_nucleus_is_right_in_large_vocabularies_flat_peaked_or_full_of_ties(
     batch = [SamplingParams(top_p=top_p, seed=seed)] * 3
     expected = [naive_token(row, batch[0], 1) for row in logits.tolist()]
     assert sample(logits, batch, [1, 1, 1]) == expected
+
+
+def test_in_a_large_vocabulary_each_kind_of_row_draws_the_same_token_alone_and_beside_the_others() -> None:
+    batch = [
+        SamplingParams(seed=1),
+        SamplingParams(seed=2, top_k=50),
+        SamplingParams(seed=3, min_p=0.02),
+        SamplingParams(seed=4, top_p=0.9),
+        SamplingParams(seed=5, top_k=900, min_p=1e-4, top_p=0.99),
+        SamplingParams(temperature=0),
+    ]
+    logits = 3 * torch.randn(len(batch), 5000, generator=torch.Generator().manual_seed(8))
+    together = sample(logits, batch, [9] * len(batch))
+    assert together == [sample(logits[i : i + 1], [own], [9])[0] for i, own in enumerate(batch)]
+    naive = [naive_token(row, own, 9) for row, own in zip(logits[:5].tolist(), batch[:5], strict=True)]
+    assert together == [*naive, int(logits[5].argmax())]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +149,19 @@ def test_a_tiny_temperature_is_greedy_and_not_an_overflow() -> None:
     assert sample(logits, [SamplingParams(temperature=1e-300)], [9]) == [int(logits.argmax())]
 
 
+def test_the_largest_temperature_makes_all_tokens_alike_and_overflows_nothing() -> None:
+    draws = sample(logits_of(2).expand(500, -1), [SamplingParams(temperature=1e300)] * 500, range(500))
+    assert len(set(draws)) == VOCAB
+
+
+def test_finite_logits_are_finite_even_if_their_sum_is_not() -> None:
+    logits = torch.full((2, VOCAB), 3e38)
+    logits[:, 7] = -3e38
+    greedy, drawn = sample(logits, [SamplingParams(temperature=0), SamplingParams()], [1, 1])
+    assert greedy == 0
+    assert drawn not in (None, 7)
+
+
 def test_a_row_that_is_not_finite_fails_alone() -> None:
     logits = logits_of(4, 5)
     expected = sample(logits, [SamplingParams(temperature=t) for t in (0, 1, 0, 1, 1)], range(5))
@@ -153,7 +182,7 @@ def test_no_rows_give_no_tokens() -> None:
 
 
 def test_noise_is_uniform_and_uncorrelated_between_neighbouring_seeds_and_positions() -> None:
-    grid = np.array([uniform([seed] * 200, range(200)) for seed in range(200)])
+    grid = np.array([[uniform(seed, position) for position in range(200)] for seed in range(200)])
     assert abs(grid.mean() - 0.5) < 0.01
     assert abs(grid.var() - 1 / 12) < 0.005
     assert abs(np.corrcoef(grid[:, :-1].ravel(), grid[:, 1:].ravel())[0, 1]) < 0.03
@@ -164,4 +193,4 @@ def test_noise_is_uniform_and_uncorrelated_between_neighbouring_seeds_and_positi
 def test_noise_is_written_in_stone() -> None:
     """An answer may be resumed by another version: its noise must not change. Seeds count modulo 2^64."""
     pinned = [0.6524484863740322, 0.6952598398323256, 0.7238582745899125, 0.7238582745899125]
-    assert uniform([0, 42, -1, 2**64 - 1], [0, 1000, 7, 7]).tolist() == pinned
+    assert [uniform(0, 0), uniform(42, 1000), uniform(-1, 7), uniform(2**64 - 1, 7)] == pinned
