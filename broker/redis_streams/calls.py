@@ -116,7 +116,7 @@ class SessionCalls:
         """Dead-letters an entry that is no message; it has neither index nor log."""
         names = self._names
         nothing: list[Value] = ["", 0, 0, "", 0, 0]
-        keys = [entry.stream, names.index(RequestRef("")), "", "", "", names.dead_letters]
+        keys = [entry.stream, names.index(RequestRef("")), "", "", "", "", names.dead_letters]
         right: list[Value] = [names.group, self._consumer, entry.entry_id, 0]
         return Call("dead_letter", keys, [*right, reason.encode(errors="replace"), entry.place, *nothing])
 
@@ -131,7 +131,7 @@ class SessionCalls:
         names, ref = self._names, delivery.ref
         log = names.log(ref)
         topic = delivery.message.reply_to or names.results
-        return [entry_of(delivery).stream, names.index(ref), log, self._feed(log), topic]
+        return [entry_of(delivery).stream, names.index(ref), log, self._feed(log), topic, names.results]
 
     def _conclusion(self, delivery: Delivery, terminal: Terminal | None, line: bytes | None) -> list[Value]:
         kept, message = self._retention, delivery.message

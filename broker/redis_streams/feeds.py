@@ -14,6 +14,7 @@ from where it is. So a lapse costs a read, never an event: the feed's place is a
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -80,6 +81,7 @@ class FeedReader:
         self._link, self._blocking = link, blocking
         self._tails: defaultdict[str, list[Tail]] = defaultdict(list)
         self._places: dict[str, int] = {}  # number of the last entry read, per feed
+        self._recheck_at = 0.0
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -130,14 +132,19 @@ class FeedReader:
                 self._deliver(feed.decode(), entries)
 
     async def _settle_places(self) -> None:
+        """Begins feeds at their end; now and then all of them are looked at: one that somebody deleted counts
+        from 1 again, below our place, and its watchers would wait for ever."""
         self._changed.clear()
-        for feed in self._tails.keys() - self._places.keys():
+        recheck = time.monotonic() >= self._recheck_at
+        for feed in self._tails.keys() - (() if recheck else self._places.keys()):
             last = await self._link.call("XREVRANGE", feed, "+", "-", "COUNT", 1)
-            if feed not in self._tails:
-                continue
-            self._places[feed] = _number(last[0][0]) if last else 0
-            for tail in self._tails[feed]:
-                tail.lapse()
+            end = _number(last[0][0]) if last else 0
+            if feed in self._tails and end < self._places.get(feed, end + 1):
+                self._places[feed] = end
+                for tail in self._tails[feed]:
+                    tail.lapse()
+        if recheck:
+            self._recheck_at = time.monotonic() + BLOCK_MS / 1000
 
     async def _read(self) -> Reply:
         """New entries of all feeds; none when watchers came or went, so that the next read knows of them.

@@ -168,30 +168,30 @@ class RedisSession:
 
     async def heartbeat(self) -> list[Delivery]:
         lost = []
-        held = list(self._holds.items())
+        held = list(self._holds.values())
         for start in range(0, len(held), _CHUNK):
             chunk = held[start : start + _CHUNK]
-            call = self._calls.heartbeat([entry for entry, _ in chunk])
+            call = self._calls.heartbeat([entry_of(hold.delivery) for hold in chunk])
             for number in await self._scripts.run(call):
-                entry, hold = chunk[number - 1]
-                if (
-                    entry in self._holds and self._holds[entry] is hold
-                ):  # and not given up, or taken anew, meanwhile
-                    del self._holds[entry]
+                hold = chunk[number - 1]
+                if self._drop(hold):  # not given up, or taken anew, meanwhile
                     lost.append(hold.delivery)
         return lost
 
     async def open(self, delivery: Delivery) -> Opened:
+        hold = self._hold(delivery)
+        if hold is None:
+            return Opened(OpenOutcome.LOST)
         log = self._names.log(delivery.ref)
         read = ("XRANGE", log, "-", "+", "COUNT", PAGE)
         reply, page = await self._scripts.run_and_read(self._calls.open(delivery), *read)
         name, epoch, cancelled, now_ms = reply
         outcome = OpenOutcome(name.decode())
         if outcome is OpenOutcome.LOST:
-            self._holds.pop(entry_of(delivery), None)
+            self._drop(hold)
         if outcome is not OpenOutcome.RUN:
             return Opened(outcome, now_ms=now_ms)
-        self._holds.setdefault(entry_of(delivery), _Hold(delivery)).epoch = epoch
+        hold.epoch = epoch
         state = await self._fold(log, page)
         return Opened(outcome, epoch, state, bool(cancelled), now_ms)
 
@@ -228,11 +228,24 @@ class RedisSession:
             self._give_up(delivery, epoch, answer)
         return bool(answer == _WRITTEN)
 
+    def _hold(self, delivery: Delivery) -> _Hold | None:
+        """The hold on this very delivery. An entry that was lost and taken anew is another delivery: what is
+        still under way for the first must neither fence nor forget the second."""
+        hold = self._holds.get(entry_of(delivery))
+        return hold if hold is not None and hold.delivery is delivery else None
+
+    def _drop(self, hold: _Hold) -> bool:
+        """Forgets a hold; False where it was forgotten before."""
+        held = self._hold(hold.delivery) is hold
+        if held:
+            del self._holds[entry_of(hold.delivery)]
+        return held
+
     def _give_up(self, delivery: Delivery, epoch: int, answer: int) -> None:
         """Forgets a delivery that a script refused, unless only an older epoch of our own was refused."""
-        hold = self._holds.get(entry_of(delivery))
+        hold = self._hold(delivery)
         if hold is not None and (answer != _OVERTAKEN or epoch == hold.epoch):
-            del self._holds[entry_of(delivery)]
+            self._drop(hold)
 
     # --------------------------------------------------------------------------------- looking on
 
@@ -249,9 +262,9 @@ class RedisSession:
             backoff.reset()
             for entry_id, flat in reply[0][1] if reply else ():
                 self._control_seen = entry_id.decode()
-                fields = dict(pairs(flat))
+                fields = {name: value.decode(errors="replace") for name, value in pairs(flat)}
                 if b"cancel" in fields:
-                    yield RequestRef(fields[b"cancel"].decode(), fields.get(b"tenant", b"").decode())
+                    yield RequestRef(fields[b"cancel"], fields.get(b"tenant", ""))
 
     async def close(self) -> None:
         self._closed = True

@@ -78,31 +78,37 @@ local function write(log, feed, feed_length, events)
   if #entry > 2 then publish_on_feed(feed, feed_length, entry) end
 end
 
--- Ends a log and emits the result line, once. `first` is the place in ARGV of this dictionary:
+-- Emits the fields ARGV[first] to ARGV[last] as a result line; `kind` and `keep_ms`: see `conclude`. A reply
+-- topic is a key of the publisher's choice: where it takes no entry (it is no stream, or its ids are used
+-- up), the line goes to the results of all, so that it is not lost.
+local function emit(topic, results, kind, keep_ms, first, last)
+  if kind == 'results' then
+    local oldest = string.format('%.0f', math.max(0, now_ms() - tonumber(keep_ms)))
+    redis.call('XADD', results, 'MINID', '~', oldest, '*', unpack(ARGV, first, last))
+  elseif redis.pcall('XADD', topic, '*', unpack(ARGV, first, last)).err then
+    redis.call('XADD', results, '*', unpack(ARGV, first, last))
+  else
+    redis.call('PEXPIRE', topic, keep_ms)
+  end
+end
+
+-- Ends a log and emits the result line, once, to `topic` or to `results`. What may fail comes first: a script
+-- that breaks off is not undone. `first` is the place in ARGV of this dictionary:
 --   first      terminal event, '' for none
 --   first + 1  ms that log and index live on
 --   first + 2  length that a feed is trimmed to
 --   first + 3  '' for no line, 'reply' (the topic expires) or 'results' (old lines are trimmed)
 --   first + 4  ms that lines, or a reply topic without new ones, are kept
 --   first + 5  number of fields and values of the line, which follow
--- Returns the place in ARGV behind it.
-local function conclude(index, log, feed, topic, first)
+local function conclude(index, log, feed, topic, results, first)
   local terminal, keep_log, feed_length = ARGV[first], ARGV[first + 1], ARGV[first + 2]
   local kind, keep_lines, count = ARGV[first + 3], ARGV[first + 4], tonumber(ARGV[first + 5])
-  local behind = first + 6 + count
-  if terminal == '' or redis.call('HGET', index, 'state') == 'ended' then return behind end
+  if terminal == '' or redis.call('HGET', index, 'state') == 'ended' then return end
+  if kind ~= '' then emit(topic, results, kind, keep_lines, first + 6, first + 5 + count) end
   write(log, feed, feed_length, {terminal})
   redis.call('HSET', index, 'state', 'ended')
   redis.call('PEXPIRE', log, keep_log)
   redis.call('PEXPIRE', index, keep_log)
-  if kind == 'reply' then
-    redis.call('XADD', topic, '*', unpack(ARGV, first + 6, behind - 1))
-    redis.call('PEXPIRE', topic, keep_lines)
-  elseif kind == 'results' then
-    local oldest = string.format('%.0f', math.max(0, now_ms() - tonumber(keep_lines)))
-    redis.call('XADD', topic, 'MINID', '~', oldest, '*', unpack(ARGV, first + 6, behind - 1))
-  end
-  return behind
 end
 
 -- Puts parked deliveries whose time has come back into their streams, item by item. At most `limit`, so

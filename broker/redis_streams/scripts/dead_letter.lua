@@ -1,6 +1,7 @@
 -- Moves a delivery to the dead letters, its fields untouched behind `reason` and `origin`.
 --
--- KEYS[1] stream   KEYS[2] index   KEYS[3] log   KEYS[4] feed   KEYS[5] topic of the line   KEYS[6] dead letters
+-- KEYS[1] stream   KEYS[2] index   KEYS[3] log   KEYS[4] feed   KEYS[5] topic of the line   KEYS[6] results
+-- KEYS[7] dead letters
 -- ARGV[1] group   ARGV[2] consumer   ARGV[3] entry id   ARGV[4] epoch   ARGV[5] reason   ARGV[6] origin
 -- ARGV[7…] as `conclude` takes them
 -- Returns 1, or why not: LOST, OVERTAKEN
@@ -12,7 +13,7 @@ if refused then return refused end
 local entry = redis.call('XRANGE', KEYS[1], ARGV[3], ARGV[3])[1]
 local fields = sent_fields(entry)
 if #fields > MOST_VALUES then fields = {'msgpack', cmsgpack.pack(fields)} end
-redis.call('XADD', KEYS[6], '*', 'reason', ARGV[5], 'origin', ARGV[6], unpack(fields))
-conclude(KEYS[2], KEYS[3], KEYS[4], KEYS[5], 7)
+redis.call('XADD', KEYS[7], '*', 'reason', ARGV[5], 'origin', ARGV[6], unpack(fields))
+conclude(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 7)
 acknowledge(KEYS[1], ARGV[1], ARGV[3])
 return 1

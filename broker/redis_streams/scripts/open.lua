@@ -17,8 +17,10 @@ if known[3] and known[3] ~= position and stands(known[4], known[3], KEYS[4]) the
   return {'twin', 0, 0, now}
 end
 
--- A mark as old as the publish counts: `publish` itself wipes older ones.
-local cancelled = known[5] and tonumber(known[5]) >= tonumber(ARGV[6])
+-- Where the index knew of this delivery, its publish has wiped older marks; the time decides for others only,
+-- since entry ids run ahead of a clock that was set back.
+local cancelled = known[5] and (known[3] == position or tonumber(known[5]) >= tonumber(ARGV[6]))
+if not cancelled then redis.call('HDEL', index, 'cancelled') end
 redis.call('HSET', index, 'hash', ARGV[5], 'state', 'open', 'position', position,
   'place', KEYS[1] .. '/' .. ARGV[3])
 local epoch = redis.call('HINCRBY', index, 'epoch', 1)

@@ -68,6 +68,23 @@ async def test_a_refused_write_of_an_older_open_leaves_the_newer_one_its_lease(b
     assert await second.start()
 
 
+async def test_a_late_open_of_a_delivery_that_was_lost_does_not_fence_the_one_taken_anew(
+    broker: Broker,
+) -> None:
+    await publish(broker, "r")
+    session = await broker.consume(LANES, SHORT_MS)
+    lost = await take(session)
+    await asyncio.sleep(LAPSE_S)
+    other = await broker.consume(LANES, SHORT_MS)
+    assert await other.settle(await take(other), 0, Release())
+    while not await session.heartbeat():  # learns that it lost it
+        pass
+    anew = await run(session)
+    assert (await session.open(lost)).outcome is OpenOutcome.LOST
+    assert await anew.start()
+    assert await anew.finish()
+
+
 async def test_a_delivery_dropped_after_a_refusal_is_not_renewed_for_ever(broker: Broker) -> None:
     await publish(broker, "r")
     session = await broker.consume(LANES, SHORT_MS)

@@ -16,6 +16,7 @@ from headrace.broker.events import Delta, Logged
 from headrace.broker.fold import fold
 from headrace.broker.message import RequestRef
 from headrace.broker.names import Names
+from headrace.broker.redis_streams import feeds
 from headrace.broker.redis_streams.feeds import FEEDS, Tail, feed_number
 from headrace.broker.redis_streams.logs import PAGE
 from headrace.broker.redis_streams.settings import Retention
@@ -186,3 +187,32 @@ async def test_a_log_with_foreign_bytes_is_an_error_and_not_silence(
     with pytest.raises(Exception, match="no event"):
         await anext(aiter(broker.watch(RequestRef("r"))))
     assert len(await entries(client, names.log(RequestRef("r")))) == 1
+
+
+async def test_a_reader_that_outlives_the_log_is_told_so(broker: Broker, client: Redis, names: Names) -> None:
+    attempt = await started(broker)
+    log = aiter(broker.watch(RequestRef("r")))
+    await anext(log)
+    await attempt.append(
+        *(Delta(attempt.epoch, seq, (seq,), "x") for seq in range(300))
+    )  # no tail holds so many
+    await attempt.finish()
+    await client.delete(names.log(RequestRef("r")))  # as the end of its retention would
+    with pytest.raises(UnknownCursor, match="is gone"):
+        await read_all(log)
+
+
+async def test_readers_go_on_when_the_feeds_were_deleted(
+    broker: Broker, client: Redis, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "BLOCK_MS", 100)
+    attempt = await started(broker)
+    for seq in range(5):
+        await attempt.say(seq, "x")
+    log = aiter(broker.watch(RequestRef("r")))
+    for _ in range(6):
+        await anext(log)
+    await client.delete(*(names.feed(number) for number in range(FEEDS)))
+    await attempt.say(5, "y")
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await anext(log)).event == Delta(attempt.epoch, 5, (5,), "y")

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from redis.asyncio import Redis
 
-from headrace.broker.contract import Broker
+from headrace.broker.contract import Broker, CancelResult
 from headrace.broker.errors import BrokerError, ReplyNotAllowed
 from headrace.broker.message import JSON, PROTOBUF, Lane, Message, RequestRef
 from headrace.broker.names import Names
-from tests.integration.redis.steps import BODY, LONG_MS, entries, lines, run, take, xadd
+from tests.integration.redis.steps import (
+    BODY,
+    LONG_MS,
+    PATIENCE_S,
+    entries,
+    lines,
+    publish,
+    run,
+    take,
+    xadd,
+)
 
 
 async def test_a_body_alone_is_a_request(broker: Broker, client: Redis, names: Names) -> None:
@@ -172,3 +184,59 @@ async def test_only_reply_topics_can_be_read_or_trimmed_and_trimming_keeps_what_
         await anext(aiter(broker.results(names.control)))
     with pytest.raises(BrokerError, match="names no line"):
         await anext(aiter(broker.results(topic, "nonsense")))
+
+
+@pytest.mark.parametrize("spoilt", ["no stream", "ids used up"])
+async def test_an_answer_whose_reply_topic_takes_no_entry_goes_to_the_results_of_all(
+    broker: Broker, client: Redis, names: Names, spoilt: str
+) -> None:
+    reply = f"{names.prefix}.reply.mine"
+    if spoilt == "no stream":
+        await client.set(reply, "x")
+    else:
+        await client.xadd(reply, {"body": "x"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    fields: dict[str, str | bytes] = {"body": BODY, "reply-to": reply}
+    await xadd(client, names.requests(Lane.BATCH), fields)
+    attempt = await run(await broker.consume([Lane.BATCH], LONG_MS))
+    assert await attempt.finish(b"answer")
+    assert await lines(broker, 1) == [b"answer"]
+    assert await client.xlen(names.requests(Lane.BATCH)) == 0
+
+
+async def test_a_control_entry_that_is_not_ours_stops_no_cancellation(
+    broker: Broker, client: Redis, names: Names
+) -> None:
+    (ref,) = await publish(broker, "r")
+    session = await broker.consume([Lane.BATCH], LONG_MS)
+    await xadd(client, names.control, {"cancel": b"\xff", "tenant": b"\xfe"})
+    await xadd(client, names.control, {"other": "x"})
+    await broker.cancel(ref)
+    async with asyncio.timeout(PATIENCE_S):
+        async for cancelled in session.cancellations():
+            if cancelled == ref:
+                break
+
+
+async def test_a_cancel_counts_where_entry_ids_run_ahead_of_the_clock(
+    broker: Broker, client: Redis, names: Names
+) -> None:
+    """As they do when the server's clock was set back, or somebody chose an id."""
+    await client.xadd(names.requests(Lane.BATCH), {"body": "x"}, id="9999999999999-1")
+    (ref,) = await publish(broker, "r")
+    assert await broker.cancel(ref) is CancelResult.MARKED
+    session = await broker.consume([Lane.BATCH], LONG_MS)
+    _, delivery = await session.pull(2, 0)
+    assert (await session.open(delivery)).cancelled
+
+
+async def test_a_cancel_older_than_a_raw_entry_never_counts_however_often_it_is_opened(
+    broker: Broker, client: Redis, names: Names
+) -> None:
+    assert await broker.cancel(RequestRef("r")) is CancelResult.UNKNOWN
+    await asyncio.sleep(0.002)
+    fields: dict[str, str | bytes] = {"body": BODY, "request-id": "r"}
+    await xadd(client, names.requests(Lane.BATCH), fields)
+    session = await broker.consume([Lane.BATCH], LONG_MS)
+    delivery = await take(session)
+    for _ in range(2):
+        assert not (await session.open(delivery)).cancelled
