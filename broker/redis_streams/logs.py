@@ -57,7 +57,7 @@ class LogReader:
     async def _read_on(self, log: str, last: tuple[int, int], tail: Tail, backoff: Backoff) -> list[LogEntry]:
         """The next page of the log; while there may be more, the tail stays lapsed.
 
-        A log that was begun and is gone had ended long ago: whoever waited for its end would wait for ever."""
+        A log that was begun and is gone had ended long ago: who waits for its end would wait for ever."""
         try:
             page = await read_page(self._link, log, last)
             if not page and last > (0, 0) and not await self._link.call("EXISTS", log):
