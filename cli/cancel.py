@@ -13,6 +13,7 @@ from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
 from headrace.cli.settings import read_environment
 from headrace.producer.client import Client
+from headrace.producer.gateway.status import unknown
 
 
 def cancel(
@@ -40,7 +41,7 @@ async def _cancel_by_broker(url: str, prefix: str, request_id: str) -> ExitCode:
     async with connected(url, prefix) as broker:
         result = await broker.cancel(RequestRef(request_id))
     if result is CancelResult.UNKNOWN:
-        raise Mistake(f"no request with the id {request_id} is known to this broker")
+        raise Mistake(unknown(request_id).message)
     return _tell(result is CancelResult.MARKED)
 
 

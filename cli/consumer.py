@@ -12,6 +12,7 @@ from headrace.broker.message import Lane
 from headrace.cli import options
 from headrace.cli.engine_options import takes_engine
 from headrace.cli.models import served_name
+from headrace.cli.ready_file import check_place
 from headrace.cli.settings import read_environment
 from headrace.consumer.settings import ConsumerSettings
 from headrace.gpu_engine.config import EngineConfig
@@ -35,6 +36,7 @@ def consumer(
     from headrace.consumer.service import run_consumer
 
     environment = read_environment()
+    check_place(ready_file)
     settings = ConsumerSettings(
         broker=options.broker_url(broker, environment),
         prefix=options.prefix(prefix, environment),

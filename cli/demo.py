@@ -17,6 +17,7 @@ from headrace.cli.progress import RunDisplay, summary_line
 from headrace.cli.running import run_async
 from headrace.cli.settings import read_environment
 from headrace.gpu_engine.config import EngineConfig
+from headrace.producer.file_run.run import FileRun
 
 PROMPTS = "prompts.jsonl"
 SHOWN = 5
@@ -39,7 +40,9 @@ def demo(
     prompts = input_file or example_prompts()
     output.parent.mkdir(parents=True, exist_ok=True)
     output.unlink(missing_ok=True)  # each demo answers all of them
-    run_async(_demo(FileJob(prompts, output, engine, None, read_environment().prefix)))
+    job = FileJob(prompts, output, engine, None, read_environment().prefix)
+    with FileRun.open(job.run_options) as files:
+        run_async(_demo(job, files))
 
 
 def example_prompts() -> Path:
@@ -51,9 +54,9 @@ def example_prompts() -> Path:
     raise Mistake(f"the example prompts ({PROMPTS}) are not here; name a file with --input")
 
 
-async def _demo(job: FileJob) -> ExitCode:
+async def _demo(job: FileJob, files: FileRun) -> ExitCode:
     with RunDisplay() as display:
-        summary = await answer_file(job, display)
+        summary = await answer_file(job, files, display)
         if summary is None:
             return ExitCode.INTERRUPTED
     told = _questions_and_answers(job)

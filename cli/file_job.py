@@ -1,30 +1,28 @@
 """One file of prompts answered, with all that it needs: what `headrace run` and `headrace demo` share.
 
 Beside OUT stands a state folder with the queue of an embedded broker, so that a run that was killed finds
-it again. It is removed once every line has its answer.
+it again. It is removed once every line has its answer, and where the run never began.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import shutil
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.broker.message import Lane
-from headrace.cli.errors import Mistake
 from headrace.cli.progress import RunDisplay
-from headrace.cli.publish import open_input
 from headrace.cli.running import connected, stop_signals
 from headrace.cli.stack import Stack, StackOptions
 from headrace.gpu_engine.config import EngineConfig
 from headrace.producer.file_run.mark import read_mark
 from headrace.producer.file_run.options import FileRunOptions, Summary
-from headrace.producer.file_run.run import run_file
+from headrace.producer.file_run.run import FileRun
 
 T = TypeVar("T")
 
@@ -63,26 +61,21 @@ class FileJob:
         return f"{engine.engine} {engine.model} {engine.load_format} {engine.dtype}"
 
 
-async def answer_file(job: FileJob, display: RunDisplay) -> Summary | None:
+async def answer_file(job: FileJob, run: FileRun, display: RunDisplay) -> Summary | None:
     """Answers all lines that OUT does not hold yet; None when a signal stopped it.
 
     Raises Mistake, FileRunError, BrokerError or ChildFailed with a sentence where it cannot go on; what
     OUT holds is safe then, and the same command goes on from there.
     """
-    open_input(job.input).close()
+    if run.complete:  # no engine need be started to say so
+        _remove(job.state_dir)
+        return run.finish()
     stops = stop_signals()
     if job.broker is not None:
-        return await _until_stopped(_run_file(job, job.broker, display), stops)
-    with _state(job) as log, log.open("a") as lines:
-
-        def say(name: str, line: str) -> None:
-            print(f"{name}: {line}", file=lines, flush=True)
-
+        return await _until_stopped(_answer(job, run, job.broker, display), stops)
+    with _state(job) as say:
         stack = Stack(_stack_options(job), say)
-        summary = await _until_stopped(_run_on_stack(job, stack, display), stops)
-    if summary is not None:
-        shutil.rmtree(job.state_dir, ignore_errors=True)
-    return summary
+        return await _until_stopped(_answer_on_stack(job, run, stack, display), stops)
 
 
 def _stack_options(job: FileJob) -> StackOptions:
@@ -91,17 +84,17 @@ def _stack_options(job: FileJob) -> StackOptions:
     )
 
 
-async def _run_on_stack(job: FileJob, stack: Stack, display: RunDisplay) -> Summary:
+async def _answer_on_stack(job: FileJob, run: FileRun, stack: Stack, display: RunDisplay) -> Summary:
     """Publishes only once the engine is up: a model that does not load leaves nothing behind in OUT."""
     async with _running(stack) as running:
         display.note("starting the engine")
         await _first_of(stack.until_healthy(), running)
-        return await _first_of(_run_file(job, stack.broker_url, display), running)
+        return await _first_of(_answer(job, run, stack.broker_url, display), running)
 
 
-async def _run_file(job: FileJob, url: str, display: RunDisplay) -> Summary:
+async def _answer(job: FileJob, run: FileRun, url: str, display: RunDisplay) -> Summary:
     async with connected(url, job.prefix) as broker:
-        return await run_file(broker, job.run_options, display.update)
+        return await run.answer(broker, display.update)
 
 
 @asynccontextmanager
@@ -144,17 +137,27 @@ async def _cancelled(task: asyncio.Future[Any]) -> None:
 
 
 @contextmanager
-def _state(job: FileJob) -> Iterator[Path]:
-    """Holds the state folder; yields the place for a log. Raises Mistake where another run holds it."""
-    if not job.output.parent.is_dir():
-        raise Mistake(f"there is no folder {job.output.parent}; create it, or choose another output file")
-    job.state_dir.mkdir(exist_ok=True)
-    with (job.state_dir / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Mistake(f"another run writes {job.output} now; wait for it, or stop it") from error
+def _state(job: FileJob) -> Iterator[Callable[[str, str], None]]:
+    """Makes the state folder, which stays while a run is under way, and yields what writes to its log.
+
+    No two runs share it: each holds its OUT.
+    """
+    if read_mark(job.output) is None:
+        _remove(job.state_dir)  # of a run that is over: an old queue would only cost time
+    try:
+        job.state_dir.mkdir(exist_ok=True)
+        # Unbuffered, so that no write is left for later that fails then.
+        with (job.state_dir / "log").open("ab", buffering=0) as log:
+            yield lambda name, line: _write_log(log, f"{name}: {line}\n")
+    finally:
         if read_mark(job.output) is None:
-            # No run is under way, so there is nothing to go on with: an old queue would only cost time.
-            shutil.rmtree(job.state_dir / "broker", ignore_errors=True)
-        yield job.state_dir / "log"
+            _remove(job.state_dir)
+
+
+def _write_log(log: RawIOBase, line: str) -> None:
+    with suppress(OSError):  # on a full disk the run itself says so
+        log.write(line.encode(errors="replace"))
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -10,6 +10,7 @@ import typer
 from pydantic import SecretStr
 
 from headrace.cli import options
+from headrace.cli.ready_file import check_place
 from headrace.cli.settings import read_environment
 from headrace.producer.gateway.service import run_gateway
 from headrace.producer.gateway.settings import GatewaySettings
@@ -28,6 +29,7 @@ def gateway(
 ) -> None:
     """Serve gRPC: submit requests to the queue and stream their answers."""
     environment = read_environment()
+    check_place(ready_file)
     settings = GatewaySettings(
         broker=SecretStr(options.broker_url(broker, environment)),
         prefix=options.prefix(prefix, environment),

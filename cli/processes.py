@@ -64,7 +64,7 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One process and its successors. `say(name, line)` gets what it prints."""
+    """One process and its successors. `say(name, line)` gets what it prints; it must not raise."""
 
     def __init__(self, command: Command, say: Callable[[str, str], None], patience: Patience) -> None:
         self.command = command

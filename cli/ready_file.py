@@ -10,6 +10,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.errors import Mistake
+
+
+def check_place(path: Path | None) -> None:
+    """Raises Mistake now, where the file could not be written once all is up."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise Mistake(f"the ready file {path} cannot be written; name a file in a folder that can")
+
 
 def write_ready(path: Path, content: dict[str, Any]) -> None:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")

@@ -17,6 +17,7 @@ from headrace.cli.running import run_async
 from headrace.cli.settings import read_environment
 from headrace.cli.up import require_model
 from headrace.gpu_engine.config import EngineConfig
+from headrace.producer.file_run.run import FileRun
 
 
 @takes_engine
@@ -41,12 +42,13 @@ def run(
     if broker is None:
         require_model(engine)
     job = FileJob(input_file, output, engine, broker, options.prefix(prefix, read_environment()), lane)
-    run_async(_run(job))
+    with FileRun.open(job.run_options) as files:
+        run_async(_run(job, files))
 
 
-async def _run(job: FileJob) -> ExitCode:
+async def _run(job: FileJob, files: FileRun) -> ExitCode:
     with RunDisplay() as display:
-        summary = await answer_file(job, display)
+        summary = await answer_file(job, files, display)
         if summary is None:
             display.note("interrupted; the same command goes on from here")
             return ExitCode.INTERRUPTED

@@ -44,7 +44,8 @@ class StackOptions:
 
 
 class Stack:
-    """The processes, and what they say about themselves. `say(name, line)` gets what they print."""
+    """The processes, and what they say about themselves. `say(name, line)` gets what they print; it must
+    not raise."""
 
     def __init__(self, options: StackOptions, say: Callable[[str, str], None]) -> None:
         self._options = options
@@ -68,12 +69,20 @@ class Stack:
             child.start()
 
     async def run(self) -> None:
-        """Keeps everything alive; raises ChildFailed where that is hopeless, and returns after a drain."""
+        """Keeps everything alive; raises ChildFailed, or BrokerError for the embedded one, where that is
+        hopeless, and returns after a drain."""
         keeper = asyncio.ensure_future(self._keep_broker())
+        serving = asyncio.gather(*(child.wait() for child in self._children))
+        either: set[asyncio.Future[Any]] = {keeper, serving}
         try:
-            await asyncio.gather(*(child.wait() for child in self._children))
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if keeper.done():
+                await keeper
+            await serving
         finally:
             keeper.cancel()
+            serving.cancel()
+            await asyncio.gather(*either, return_exceptions=True)
 
     async def changes(self) -> AsyncIterator[dict[str, Any]]:
         """What the ready file shall say: once all are up, and again whenever that has changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from headrace.cli import options
 from headrace.cli.engine_options import takes_engine
 from headrace.cli.errors import ExitCode, Mistake
-from headrace.cli.ready_file import remove_ready, write_ready
+from headrace.cli.ready_file import check_place, remove_ready, write_ready
 from headrace.cli.running import run_async, stop_signals
 from headrace.cli.settings import read_environment
 from headrace.cli.stack import Stack, StackOptions
@@ -42,6 +43,7 @@ def up(
 ) -> None:
     """Run broker, consumers and gateway on this machine until Ctrl-C."""
     require_model(engine)
+    check_place(ready_file)
     stack = StackOptions(
         data_dir=data_dir,
         engine=engine,
@@ -110,4 +112,5 @@ def _print_endpoints(endpoints: dict[str, Any]) -> None:
 
 
 def _say(name: str, line: str) -> None:
-    print(f"{name}: {line}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that has gone, or a full disk, must not end the service
+        print(f"{name}: {line}", file=sys.stderr, flush=True)

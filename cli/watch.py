@@ -15,6 +15,7 @@ from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
 from headrace.cli.settings import read_environment
 from headrace.producer.client import Client
+from headrace.producer.gateway.status import unknown
 from headrace.producer.gateway.stream import StreamView, stream_events
 from headrace.v1 import inference_pb2 as pb
 
@@ -49,7 +50,7 @@ async def events_from_broker(url: str, prefix: str, request_id: str) -> AsyncGen
     async with connected(url, prefix) as broker:
         ref = RequestRef(request_id)
         if not await broker.known(ref):
-            raise Mistake(f"no request with the id {request_id} is known to this broker")
+            raise Mistake(unknown(request_id).message)
         async with aclosing(stream_events(broker.watch(ref), StreamView(request_id))) as events:
             async for event in events:
                 yield event

@@ -57,13 +57,14 @@ def parse_body(endpoint: Endpoint, custom_id: str | None, body: Mapping[str, obj
 
 
 def _parse(fields: Mapping[str, object], in_file: bool) -> ParsedRequest:
-    custom_id = _read_custom_id(fields.get("custom_id"), required=in_file)
+    custom_id = read_custom_id(fields.get("custom_id"), required=in_file)
     _check_method(fields.get("method"), required=in_file)
     body = _read_body(fields, in_file)
     return parse_body(_read_endpoint(fields.get("url"), body, required=in_file), custom_id, body)
 
 
-def _read_custom_id(value: object, required: bool) -> str | None:
+def read_custom_id(value: object, *, required: bool) -> str | None:
+    """Raises `Refused`; None where there is none and none is required."""
     if value is None and not required:
         return None
     if value is None:
@@ -121,5 +122,7 @@ def _read_model(value: object) -> str | None:
 
 def _echo(fields: Mapping[str, object]) -> str | None:
     """The `custom_id` for an error line: any string that can be echoed, whatever else is wrong."""
-    value = fields.get("custom_id")
-    return value if isinstance(value, str) and 1 <= len(value) <= MAX_CUSTOM_ID else None
+    try:
+        return read_custom_id(fields.get("custom_id"), required=False)
+    except Refused:
+        return None

@@ -80,9 +80,9 @@ def failure_line(
 ) -> bytes:
     """The line of a failure. `partial`: the text that was generated before it, if any."""
     if isinstance(failed, LineError):
-        error = _http_error(BAD_REQUEST, failed.code, _with_number(failed), failed.param)
+        error = _http_error(BAD_REQUEST, failed.code, failed.message, failed.param)
         if failed.line is not None:
-            error["line"] = failed.line
+            _number(error, failed.line)
         return _line(result_id, custom_id, _error_response(BAD_REQUEST, request_id, error), None)
     if failed.status:
         error = _http_error(failed.status, failed.code, failed.message, failed.param or None)
@@ -90,6 +90,19 @@ def failure_line(
         return _line(result_id, custom_id, _error_response(failed.status, request_id, error), None)
     error = {"code": failed.code, "message": failed.message, **_spent(failed, partial)}
     return _line(result_id, custom_id, None, error)
+
+
+def numbered(raw: bytes, line: int) -> bytes:
+    """A failure's line, as a consumer wrote it, with the number of its request's line in the input file,
+    which only the reader of that file knows. What is no such line is returned as it is."""
+    try:
+        fields = msgspec.json.decode(raw)
+        error = fields["error"] or fields["response"]["body"]["error"]
+        if "line" not in error:
+            _number(error, line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
+        return raw
+    return _encode(fields)
 
 
 def usage_fields(usage: Usage) -> dict[str, object]:
@@ -112,8 +125,9 @@ def _text_choice(text: str, finish_reason: str) -> dict[str, object]:
     return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
 
 
-def _with_number(failed: LineError) -> str:
-    return failed.message if failed.line is None else f"line {failed.line}: {failed.message}"
+def _number(error: dict[str, object], line: int) -> None:
+    error["message"] = f"line {line}: {error.get('message')}"
+    error["line"] = line
 
 
 def _http_error(status: int, code: str, message: str, param: str | None) -> dict[str, object]:
@@ -133,15 +147,14 @@ def _error_response(status: int, request_id: str, error: Json) -> Json:
 
 
 def _line(result_id: str, custom_id: str | None, response: Json | None, error: Json | None) -> bytes:
-    fields = {"id": result_id, "custom_id": custom_id, "response": response, "error": error}
-    raw = _encode(fields)
-    for separator, escape in _SEPARATORS:
-        raw = raw.replace(separator, escape)
-    return raw
+    return _encode({"id": result_id, "custom_id": custom_id, "response": response, "error": error})
 
 
 def _encode(fields: Json) -> bytes:
     try:
-        return msgspec.json.encode(fields)
+        raw = msgspec.json.encode(fields)
     except UnicodeEncodeError:  # half a surrogate pair, as in the name of a file that is not UTF-8
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+        raw = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    for separator, escape in _SEPARATORS:
+        raw = raw.replace(separator, escape)
+    return raw

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from google.protobuf.message import DecodeError
 
-from headrace.broker.lines.openai import CHAT, COMPLETIONS, parse_body
+from headrace.broker.lines.openai import CHAT, COMPLETIONS, parse_body, read_custom_id
 from headrace.broker.lines.refused import Refused
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.v1 import inference_pb2 as pb
@@ -27,8 +27,9 @@ def parse_protobuf(raw: bytes) -> ParsedRequest | LineError:
 
 def from_message(message: pb.InferenceRequest) -> ParsedRequest | LineError:
     """A decoded message, checked."""
-    custom_id = message.custom_id or None
+    custom_id = None
     try:
+        custom_id = read_custom_id(message.custom_id or None, required=False)
         body = _body(message)
         return parse_body(CHAT if "messages" in body else COMPLETIONS, custom_id, body)
     except Refused as refused:

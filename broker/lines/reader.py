@@ -18,8 +18,23 @@ from headrace.broker.lines.request import LineError, ParsedRequest
 from headrace.broker.lines.strict_json import MAX_LINE_BYTES
 
 BLANK = b" \t\r\n"
+FORMAT_BYTES = 6
+_FOREIGN = {
+    b"\x1f\x8b": "compressed with gzip; unpack it first",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it first",
+    b"\xfd7zXZ\x00": "compressed with xz; unpack it first",
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"\xff\xfe": "text in UTF-16; save it as UTF-8 first",
+    b"\xfe\xff": "text in UTF-16; save it as UTF-8 first",
+}
 _SKIP_BYTES = 64 * 1024
 _ID_KEPT_WHOLE = 64
+
+
+def foreign_format(head: bytes) -> str | None:
+    """What a file is that begins with these bytes (`FORMAT_BYTES` of them) and cannot hold lines of UTF-8:
+    told once, it is clearer than an error for each of its "lines"."""
+    return next((what for magic, what in _FOREIGN.items() if head.startswith(magic)), None)
 
 
 class Line(NamedTuple):

@@ -48,7 +48,8 @@ def _reason(raw: bytes, said: str) -> str:
     at = _AT_BYTE.search(said)
     if at and raw[int(at[1]) :].startswith(_NOT_A_NUMBER):
         return f"the line holds NaN or Infinity at byte {at[1]}, which JSON does not know"
-    return f"the line is not valid JSON: {said.removeprefix('JSON is malformed: ')}"
+    what = said.removeprefix("JSON is malformed: ").partition(" - at `")[0]
+    return f"the line is not valid JSON: {what[:1].lower()}{what[1:]}"
 
 
 def _is_utf8(raw: bytes) -> bool:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from headrace.broker.contract import Broker
 from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.lines.output import numbered
 from headrace.producer.backoff import Backoff, RetryPolicy
 from headrace.producer.file_run.outcome import Outcome, read_outcome
 from headrace.producer.file_run.retry import pause
@@ -66,6 +67,7 @@ class Collector:
             if outcome is None:
                 log.warning("the reply topic %s holds a line that is no result; it is skipped", self._topic)
             else:
-                await self._arrivals.put(Arrival(result.line, outcome, result.cursor))
+                line = numbered(result.line, outcome.line) if outcome.failed else result.line
+                await self._arrivals.put(Arrival(line, outcome, result.cursor))
             self._cursor = result.cursor
         raise BrokerUnavailable(f"the broker stopped reading {self._topic}")

@@ -11,44 +11,13 @@ keeps two runs over the same input apart, on a broker that remembers the first.
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import re
 import secrets
-from dataclasses import dataclass
-from typing import BinaryIO
 
-from headrace.broker.lines.reader import BLANK
-
-_CHUNK_BYTES = 1 << 20
 _CONTENT_HEX, _CHANCE_HEX = 12, 8
 _RUN = re.compile(rf"[0-9a-f]{{{_CONTENT_HEX + _CHANCE_HEX}}}")
 _RESULT = re.compile(rf"batch_req_({_RUN.pattern})_([0-9]{{1,15}})(?:-[0-9]{{1,6}})?")
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What one pass over the input shows. `requests` counts the lines that are not blank."""
-
-    digest: bytes
-    physical_lines: int
-    requests: int
-
-
-def survey(file: BinaryIO) -> Survey:
-    """Reads the file to its end, in chunks."""
-    digest, physical, requests, open_line = hashlib.sha256(), 0, 0, False
-    while chunk := file.read(_CHUNK_BYTES):
-        digest.update(chunk)
-        if physical == requests == 0 and not open_line:
-            chunk = chunk.removeprefix(codecs.BOM_UTF8)
-        first, *others = chunk.split(b"\n")
-        open_line = open_line or bool(first.strip(BLANK))
-        for piece in others:
-            requests += open_line
-            open_line = bool(piece.strip(BLANK))
-        physical += len(others)
-    return Survey(digest.digest(), physical + 1, requests + open_line)
 
 
 def content_key(digest: bytes, model: str) -> str:

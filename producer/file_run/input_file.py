@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import codecs
+import hashlib
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from headrace.producer.file_run.identity import Survey, survey
+from headrace.broker.lines.reader import BLANK, FORMAT_BYTES, foreign_format
 from headrace.producer.file_run.options import FileRunError
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one pass over the input shows. `requests` counts the lines that are not blank."""
+
+    digest: bytes
+    physical_lines: int
+    requests: int
+
+
+def survey(file: BinaryIO) -> Survey:
+    """Reads the file to its end, in chunks."""
+    digest, physical, requests, open_line = hashlib.sha256(), 0, 0, False
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        if physical == requests == 0 and not open_line:
+            chunk = chunk.removeprefix(codecs.BOM_UTF8)
+        first, *others = chunk.split(b"\n")
+        open_line = open_line or bool(first.strip(BLANK))
+        for piece in others:
+            requests += open_line
+            open_line = bool(piece.strip(BLANK))
+        physical += len(others)
+    return Survey(digest.digest(), physical + 1, requests + open_line)
 
 
 class InputFile:
@@ -17,6 +47,9 @@ class InputFile:
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
         self._state = _state(file)
+        if strange := foreign_format(file.read(FORMAT_BYTES)):
+            raise FileRunError(f"{path} is {strange}")
+        file.seek(0)
         self.file = file
         self.survey: Survey = survey(file)
         file.seek(0)
@@ -40,6 +73,9 @@ class InputFile:
         except OSError as error:
             file.close()
             raise FileRunError(f"cannot read {path}: {error.strerror}") from error
+        except BaseException:
+            file.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -26,24 +26,28 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OutputFile:
-    """An exclusive hold on OUT. `append` may run in a thread; `close` waits for it."""
+    """An exclusive hold on OUT. `append` may run in a thread; `close` waits for it, and removes an OUT that
+    was made here and of which nobody said that it shall stay (`keep`)."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, made: bool) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._unwanted = made
         self._closed = False
         self._lock = threading.Lock()
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Opens OUT, or creates it empty; FileRunError says what is in the way."""
+        if not path.parent.is_dir():
+            raise FileRunError(f"there is no folder {path.parent}; create it, or choose another output file")
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor, made = _open_or_make(path)
         except OSError as error:
             raise FileRunError(
                 f"cannot write {path}: {error.strerror}; choose another output file"
             ) from error
-        out = cls(path, descriptor)
+        out = cls(path, descriptor, made)
         try:
             _check_usable(path, descriptor)
             sync_folder(path)
@@ -61,9 +65,16 @@ class OutputFile:
     def close(self) -> None:
         """Lets go of OUT, once an append that is under way in a thread has ended."""
         with self._lock:
-            if not self._closed:
-                os.close(self._descriptor)
+            if self._closed:
+                return
+            if self._unwanted:
+                self._path.resolve().unlink(missing_ok=True)  # still locked: nobody else has begun with it
+            os.close(self._descriptor)
             self._closed = True
+
+    def keep(self) -> None:
+        """From now on OUT stays, even empty."""
+        self._unwanted = False
 
     def recover(self) -> Iterator[Outcome]:
         """Yields what OUT holds already; then, if its reader has raised nothing, cuts a torn last line off.
@@ -103,6 +114,14 @@ class OutputFile:
         os.ftruncate(self._descriptor, good)
 
 
+def _open_or_make(path: Path) -> tuple[int, bool]:
+    """The descriptor, and whether the file is a new one."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC), False
+    except FileNotFoundError:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), True
+
+
 def _write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
@@ -135,3 +154,5 @@ def _check_usable(path: Path, descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise FileRunError(f"another run is writing to {path}; wait for it or choose another file") from error
+    if os.fstat(descriptor).st_nlink == 0:  # a run that never began has just taken its own OUT away
+        raise FileRunError(f"{path} was removed while it was opened; start again")

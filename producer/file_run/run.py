@@ -23,6 +23,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Self
 
 from headrace.broker.contract import Broker
 from headrace.broker.errors import BrokerUnavailable
@@ -41,52 +42,71 @@ from headrace.producer.file_run.rescuer import Rescuer
 async def run_file(
     broker: Broker, options: FileRunOptions, progress: Callable[[Progress], None] = lambda _: None
 ) -> Summary:
-    """Runs IN to its end and returns what came of it; `progress` is called after each group of lines.
+    """Runs IN to its end and returns what came of it; see `FileRun`. Blocks while it surveys IN."""
+    with FileRun.open(options) as run:
+        return await run.answer(broker, progress)
 
-    Cancel it to stop: what is in OUT and on the queue stays, and the next call goes on from there. Raises
-    FileRunError for what is wrong with the files (a full disk included) or when the broker stays away, and
-    BrokerError for what the broker refuses.
+
+class FileRun:
+    """A run whose files are open: IN is surveyed, OUT is held, and what it holds already is known.
+
+    All that can be wrong with the files is told before a broker or an engine is needed.
     """
-    with await asyncio.to_thread(InputFile.open, options.input) as source:
-        source.check_unlike(options.output)
-        with OutputFile.open(options.output) as out:
-            ledger, begun = await asyncio.to_thread(recover, options, source, out)
-            run = _Run(broker, options, source, out, ledger, progress)
-            if not run.complete:
-                write_mark(options.output, ledger.run)
-                await run.answer_the_rest(begun)
-            remove_mark(options.output)
-            return Summary(**asdict(run.progress()), run_id=ledger.run)
 
-
-class _Run:
-    """One start of a run: its tasks, side by side."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        options: FileRunOptions,
-        source: InputFile,
-        out: OutputFile,
-        ledger: Ledger,
-        report: Callable[[Progress], None],
-    ) -> None:
-        self._broker = broker
+    def __init__(self, options: FileRunOptions, source: InputFile, out: OutputFile) -> None:
         self._options = options
         self._source = source
         self._out = out
-        self._ledger = ledger
-        self._report = report
-        self._resumed = ledger.done + ledger.failed
-        self._started = time.monotonic()
-        self._topic = reply_topic(options.prefix, ledger.run)
-        self._arrivals: Arrivals = asyncio.Queue(2 * options.window)
+        self._ledger, self._begun = recover(options, source, out)
+        self._resumed = self._ledger.done + self._ledger.failed
+        self._held = contextlib.ExitStack()
+
+    @classmethod
+    def open(cls, options: FileRunOptions) -> Self:
+        """Opens IN and OUT; FileRunError says what is wrong with them, and leaves both as they are."""
+        with contextlib.ExitStack() as held:
+            source = held.enter_context(InputFile.open(options.input))
+            source.check_unlike(options.output)
+            out = held.enter_context(OutputFile.open(options.output))
+            run = cls(options, source, out)
+            run._held = held.pop_all()
+        return run
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the files. An OUT that was made for a run that never began goes with it."""
+        self._held.close()
 
     @property
     def complete(self) -> bool:
+        """Whether every line has its answer, so that nothing is left to ask."""
         return self._ledger.done + self._ledger.failed >= self._source.survey.requests
 
-    def progress(self) -> Progress:
+    async def answer(self, broker: Broker, report: Callable[[Progress], None] = lambda _: None) -> Summary:
+        """Answers what is left; `report` is called after each group of lines.
+
+        Cancel it to stop: what is in OUT and on the queue stays, and the next run goes on from there.
+        Raises FileRunError when a file cannot be read or written any more (a full disk included) or the
+        broker stays away, and BrokerError for what the broker refuses.
+        """
+        began = time.monotonic()
+        if not self.complete:
+            write_mark(self._options.output, self._ledger.run)
+            self._out.keep()
+            tasks = _Tasks(broker, self._options, self._source, self._out, self._ledger)
+            await tasks.answer_the_rest(self._begun, lambda: report(self._progress(began)))
+        return self.finish(began)
+
+    def finish(self, began: float | None = None) -> Summary:
+        """Ends a complete run. `began`: when this start did, by the monotonic clock; None: only now."""
+        self._out.keep()
+        remove_mark(self._options.output)
+        progress = self._progress(time.monotonic() if began is None else began)
+        return Summary(**asdict(progress), run_id=self._ledger.run)
+
+    def _progress(self, began: float) -> Progress:
         ledger = self._ledger
         return Progress(
             total=self._source.survey.requests,
@@ -95,12 +115,27 @@ class _Run:
             resumed=self._resumed,
             prompt_tokens=ledger.prompt_tokens,
             completion_tokens=ledger.completion_tokens,
-            elapsed_s=time.monotonic() - self._started,
+            elapsed_s=time.monotonic() - began,
         )
 
-    async def answer_the_rest(self, begun: bool) -> None:
+
+class _Tasks:
+    """The tasks of one start, side by side."""
+
+    def __init__(
+        self, broker: Broker, options: FileRunOptions, source: InputFile, out: OutputFile, ledger: Ledger
+    ) -> None:
+        self._broker = broker
+        self._options = options
+        self._source = source
+        self._out = out
+        self._ledger = ledger
+        self._topic = reply_topic(options.prefix, ledger.run)
+        self._arrivals: Arrivals = asyncio.Queue(2 * options.window)
+
+    async def answer_the_rest(self, begun: bool, report: Callable[[], None]) -> None:
         """The first task that fails ends them all with its error."""
-        self._report(self.progress())
+        report()
         collector = Collector(self._broker, self._topic, self._arrivals, self._options.policy)
         publisher = Publisher(self._broker, self._options, self._ledger, self._arrivals)
         rescuer = Rescuer(self._broker, self._options, self._ledger, publisher, collector)
@@ -108,7 +143,7 @@ class _Run:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._publish(publisher, collector, begun))
                 endless = [tasks.create_task(each) for each in (collector.run(), rescuer.run())]
-                await self._write()
+                await self._write(report)
                 for task in endless:
                     task.cancel()
         except ExceptionGroup as errors:
@@ -120,7 +155,7 @@ class _Run:
         await publisher.publish_all(self._source)
         await self._arrivals.put(None)
 
-    async def _write(self) -> None:
+    async def _write(self, report: Callable[[], None]) -> None:
         """Writes what arrives, until everything is published and nothing is in flight."""
         published = False
         while not published or self._ledger.in_flight:
@@ -128,15 +163,16 @@ class _Run:
             while not self._arrivals.empty():
                 group.append(self._arrivals.get_nowait())
             published = published or None in group
-            await self._keep([arrival for arrival in group if arrival is not None])
+            if await self._keep([arrival for arrival in group if arrival is not None]):
+                report()
 
-    async def _keep(self, group: list[Arrival]) -> None:
-        """Makes a group of lines durable; only then drops them from the reply topic."""
+    async def _keep(self, group: list[Arrival]) -> bool:
+        """Makes a group of lines durable; only then drops them from the reply topic. False: none was new."""
         new = [arrival.line for arrival in group if self._ledger.take(arrival.outcome)]
         if new:
             await asyncio.to_thread(self._out.append, new)
-            self._report(self.progress())
         cursors = [arrival.cursor for arrival in group if arrival.cursor]
         if cursors:
             with contextlib.suppress(BrokerUnavailable):  # the trim of the next group includes this one
                 await self._broker.trim_results(self._topic, cursors[-1])
+        return bool(new)

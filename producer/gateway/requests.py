@@ -45,7 +45,12 @@ def to_message(
         return invalid(
             "request_id must be 1 to 200 letters, digits or any of . _ : @ + = ~ -", "request.request_id"
         )
-    deadline_ms = earliest_deadline(request, now_ms, rpc_seconds_left)
+    try:
+        deadline_ms = earliest_deadline(request, now_ms, rpc_seconds_left)
+    except ValueError:
+        return invalid(
+            "deadline must be a time from the year 1 to 9999, nanos 0 to 999,999,999", "request.deadline"
+        )
     if deadline_ms is not None and deadline_ms <= now_ms:
         return too_late()
     content = canonical(request)
@@ -76,7 +81,8 @@ def canonical(request: pb.InferenceRequest) -> pb.InferenceRequest:
 def earliest_deadline(
     request: pb.InferenceRequest, now_ms: int, rpc_seconds_left: float | None
 ) -> int | None:
-    """Unix milliseconds, or None where neither the request nor the call has a deadline."""
+    """Unix milliseconds, or None where neither the request nor the call has a deadline; ValueError for a
+    timestamp outside its type's range."""
     deadlines = []
     if request.HasField("deadline"):
         deadlines.append(request.deadline.ToMilliseconds())

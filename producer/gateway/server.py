@@ -13,6 +13,8 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from headrace.broker.contract import Broker
+from headrace.producer.gateway.address import address, obstacle
+from headrace.producer.gateway.decoding import RefuseUndecodable
 from headrace.producer.gateway.health import SERVICE, HealthMonitor
 from headrace.producer.gateway.servicer import InferenceServicer
 from headrace.producer.gateway.settings import GatewaySettings
@@ -31,7 +33,9 @@ class Gateway:
         self._servicer = InferenceServicer(broker)
         self._health = HealthMonitor(broker, settings.health_interval_s)
         self._probing: asyncio.Task[None] | None = None
-        self._server = grpc.aio.server(options=settings.channel_options())
+        self._server = grpc.aio.server(
+            interceptors=[RefuseUndecodable(SERVICE)], options=settings.channel_options()
+        )
         inference_pb2_grpc.add_InferenceServicer_to_server(self._servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self._server)
         if settings.reflection:
@@ -40,13 +44,13 @@ class Gateway:
 
     async def start(self) -> int:
         """Listens and serves; returns the port. Raises GatewayError where the port cannot be had."""
-        address = f"{self._settings.host}:{self._settings.port}"
+        host, port = self._settings.host, self._settings.port
+        if why := await asyncio.to_thread(obstacle, host, port):
+            raise GatewayError(f"cannot listen on {address(host, port)}: {why}")
         try:
-            port: int = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise GatewayError(
-                f"cannot listen on {address}: the port is taken or not allowed; choose another --grpc-port"
-            ) from error
+            port = self._server.add_insecure_port(address(host, port))
+        except RuntimeError as error:  # taken in the meantime
+            raise GatewayError(f"cannot listen on {address(host, port)}: {error}") from error
         await self._health.check()
         await self._server.start()
         self._probing = asyncio.ensure_future(self._health.run())

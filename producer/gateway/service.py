@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 
 from headrace.broker.connect import connect
+from headrace.producer.gateway.address import address
 from headrace.producer.gateway.server import Gateway
 from headrace.producer.gateway.settings import GatewaySettings
 
@@ -24,24 +25,30 @@ async def run_gateway(settings: GatewaySettings) -> int:
     broker = await connect(settings.broker.get_secret_value(), prefix=settings.prefix)
     try:
         gateway = Gateway(broker, settings)
-        port = await gateway.start()
-        address = f"{settings.host}:{port}"
-        log.info("gateway serves on %s", address)
-        if settings.ready_file is not None:
-            write_ready_file(settings.ready_file, address)
-        stops = _stop_signals()
-        await stops.get()
-        log.info("gateway drains for up to %g s", settings.drain_grace_s)
-        draining = asyncio.ensure_future(gateway.drain(settings.drain_grace_s))
-        again = asyncio.ensure_future(stops.get())
-        await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
-        if not draining.done():
+        try:
+            await _serve(gateway, settings)
+        finally:
             await gateway.drain(0)
-        await draining
-        again.cancel()
     finally:
         await broker.close()
     return 0
+
+
+async def _serve(gateway: Gateway, settings: GatewaySettings) -> None:
+    """Returns once a signal came and the drain is over, or a second signal came."""
+    where = address(settings.host, await gateway.start())
+    log.info("gateway serves on %s", where)
+    if settings.ready_file is not None:
+        write_ready_file(settings.ready_file, where)
+    stops = _stop_signals()
+    await stops.get()
+    log.info("gateway drains for up to %g s", settings.drain_grace_s)
+    draining = asyncio.ensure_future(gateway.drain(settings.drain_grace_s))
+    again = asyncio.ensure_future(stops.get())
+    await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
+    again.cancel()
+    if draining.done():
+        await draining
 
 
 def write_ready_file(path: Path, address: str) -> None:

@@ -15,12 +15,15 @@ from google.protobuf.message import Message as Proto
 from google.rpc import error_details_pb2, status_pb2
 
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable, UnknownCursor
+from headrace.broker.lines.refused import shown
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 DOMAIN = "headrace"
 DETAILS_TRAILER = "grpc-status-details-bin"
 RETRY_AFTER_MS = 1000
+# Whole ids of the usual lengths. Status and details travel in trailers, of which clients take a few KiB.
+LONGEST_SHOWN = 220
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,17 @@ def invalid(message: str, param: str | None = None, reason: str = "INVALID_REQUE
     return Refusal(grpc.StatusCode.INVALID_ARGUMENT, message, reason, param)
 
 
+def _shown(request_id: str) -> str:
+    return shown(request_id, LONGEST_SHOWN)
+
+
 def taken(request_id: str) -> Refusal:
-    message = f"the id {request_id!r} belongs to a request with other content; choose another id"
+    message = f"the id {_shown(request_id)} belongs to a request with other content; choose another id"
     return Refusal(grpc.StatusCode.ALREADY_EXISTS, message, "REQUEST_ID_TAKEN", "request.request_id")
 
 
 def unknown(request_id: str) -> Refusal:
-    message = f"no request with the id {request_id!r} is known; was it submitted to this broker?"
+    message = f"no request with the id {_shown(request_id)} is known; was it submitted to this broker?"
     return Refusal(grpc.StatusCode.NOT_FOUND, message, "REQUEST_UNKNOWN", "request_id")
 
 

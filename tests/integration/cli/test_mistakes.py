@@ -41,7 +41,7 @@ def test_a_missing_input_file_is_named(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 def test_an_input_that_is_a_folder_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "directory" in sentence(capsys, "run", tmp_path, "-o", "out.jsonl", *SIM)
+    assert "is a folder" in sentence(capsys, "run", tmp_path, "-o", "out.jsonl", *SIM)
 
 
 def test_an_output_folder_that_is_missing_is_named(

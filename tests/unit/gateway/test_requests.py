@@ -99,6 +99,13 @@ def test_a_deadline_that_has_passed_is_refused_as_such() -> None:
     assert refused(chat(deadline=at(NOW - 1))).code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+@pytest.mark.parametrize(("seconds", "nanos"), [(2**40, 0), (-(2**62), 0), (1, -5), (1, 2**30)])
+def test_a_deadline_outside_the_calendar_is_refused_as_such(seconds: int, nanos: int) -> None:
+    refusal = refused(chat(deadline=Timestamp(seconds=seconds, nanos=nanos)))
+    assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert refusal.param == "request.deadline"
+
+
 @pytest.mark.parametrize("request_id", ["a b", "queue/1-0", "x" * 201, "é", "a\n"])
 def test_ids_that_cannot_be_ours_to_keep_are_refused(request_id: str) -> None:
     refusal = refused(chat(request_id=request_id))
@@ -117,6 +124,7 @@ def test_ids_that_cannot_be_ours_to_keep_are_refused(request_id: str) -> None:
         chat(sampling_params=pb.SamplingParams(top_p=0)),
         chat(sampling_params=pb.SamplingParams(stop=[""])),
         chat(lane=77),
+        chat(custom_id="c" * 513),
     ],
 )
 def test_content_that_no_consumer_could_run_is_refused_with_a_sentence(request_: pb.InferenceRequest) -> None:

@@ -272,6 +272,28 @@ async def test_a_message_above_the_limit_is_refused(channel: grpc.aio.Channel) -
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.parametrize("raw", [b"\xff\xff\xff", b"\x0a\x04\x1a\x02\xff\xfe"])
+@pytest.mark.parametrize("method", ["Submit", "Generate", "Watch"])
+async def test_bytes_that_are_no_message_are_an_invalid_argument(
+    channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture, method: str, raw: bytes
+) -> None:
+    call: Any = channel.unary_unary if method == "Submit" else channel.unary_stream
+    error = await refusal(call(f"/headrace.v1.Inference/{method}")(raw))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_very_long_id_is_not_echoed_whole(stub: InferenceStub) -> None:
+    endless = "é" * 100_000
+    for call in (
+        stub.Watch(pb.WatchRequest(request_id=endless)),
+        stub.Cancel(pb.CancelRequest(request_id=endless)),
+    ):
+        error = await refusal(call)
+        assert error.code() is grpc.StatusCode.NOT_FOUND
+        assert details(error, error_details_pb2.ErrorInfo)[0].reason == "REQUEST_UNKNOWN"
+
+
 # ------------------------------------------------------------------------------------ health, life, death
 
 
@@ -331,3 +353,10 @@ async def test_a_port_that_is_taken_is_a_sentence(broker: FakeBroker) -> None:
         gateway = Gateway(broker, GatewaySettings(broker=SecretStr("fake://"), port=port))
         with pytest.raises(GatewayError, match="choose another"):
             await gateway.start()
+
+
+@pytest.mark.parametrize(("host", "says"), [("nowhere.invalid", "--host"), ("192.0.2.1", "--host")])
+async def test_an_address_that_is_not_ours_is_a_sentence(broker: FakeBroker, host: str, says: str) -> None:
+    gateway = Gateway(broker, GatewaySettings(broker=SecretStr("fake://"), host=host, port=0))
+    with pytest.raises(GatewayError, match=says):
+        await gateway.start()

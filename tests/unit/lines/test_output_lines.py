@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.broker.events import Failed, Usage
 from headrace.broker.lines.openai import Endpoint
-from headrace.broker.lines.output import failure_line, result_id, success_line
+from headrace.broker.lines.output import failure_line, numbered, result_id, success_line
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 
 USAGE = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=3)
@@ -128,6 +129,32 @@ def test_an_invalid_line_is_a_bad_request_with_its_line_number() -> None:
         "code": "invalid_url",
         "line": 12,
     }
+
+
+@pytest.mark.parametrize("status", [0, 400, 503])
+def test_a_failure_that_a_consumer_wrote_takes_the_number_of_its_line(status: int) -> None:
+    told = json.loads(failure(Failed(1, "code", "why\u2028", status, usage=USAGE), partial="Hel\u0085"))
+    raw = numbered(failure(Failed(1, "code", "why\u2028", status, usage=USAGE), partial="Hel\u0085"), 7)
+    assert len(raw.decode().splitlines()) == 1
+    line = json.loads(raw)
+    error = line["error"] or line["response"]["body"]["error"]
+    assert (error.pop("line"), error["message"]) == (7, "line 7: why\u2028")
+    error["message"] = "why\u2028"
+    assert line == told
+
+
+def test_a_line_that_has_its_number_keeps_it() -> None:
+    raw = failure(LineError("invalid_url", "url is wrong", "url", "a", 12))
+    assert numbered(raw, 13) == raw
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\xff", b"[]", b"{}", b'{"error":null,"response":null}', b'{"error":5}', b"[" * 9999]
+)
+def test_what_is_no_failure_is_not_numbered(raw: bytes) -> None:
+    assert numbered(raw, 7) == raw
+    answer = success(request_for(CHAT))
+    assert numbered(answer, 7) == answer
 
 
 def test_a_request_without_custom_id_is_named_by_its_ids() -> None:

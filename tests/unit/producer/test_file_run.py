@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import pytest
 from headrace.producer.backoff import RetryPolicy
 from headrace.producer.file_run import FileRunError, FileRunOptions, Progress, Summary, run_file
 from headrace.producer.file_run.mark import mark_path
+from headrace.producer.file_run.run import FileRun
 from tests.unit.producer.fake_queue import FakeQueue
 
 QUICK = RetryPolicy(first_s=0.001, longest_s=0.002, patience_s=5)
@@ -108,6 +110,14 @@ async def test_an_invalid_line_gets_its_error_and_its_neighbours_their_answers(
         "6": "internal_error",
     }
     assert errors["3"]["message"].startswith("line 3: ")
+
+
+async def test_a_line_that_a_consumer_refused_has_its_number_too(bench: Bench, queue: FakeQueue) -> None:
+    bench.write(b"", request_line("a"), b"\r", request_line("b", "fail"))
+    await bench.run(queue)
+    [error] = [line["response"]["body"]["error"] for line in bench.lines() if line["custom_id"] == "b"]
+    assert error["line"] == 4
+    assert error["message"].startswith("line 4: ")
 
 
 async def test_the_window_bounds_what_is_in_flight(bench: Bench, queue: FakeQueue) -> None:
@@ -248,6 +258,16 @@ async def test_the_same_input_run_anew_is_another_run(bench: Bench, queue: FakeQ
     assert (second.resumed, second.done) == (0, 5)
 
 
+async def test_a_complete_run_needs_no_broker_to_say_so(bench: Bench, queue: FakeQueue) -> None:
+    bench.write(*numbered(3), b"nonsense")
+    await bench.run(queue)
+    with FileRun.open(FileRunOptions(input=bench.input, output=bench.output)) as run:
+        assert run.complete
+        summary = run.finish()
+    assert (summary.done, summary.failed, summary.resumed) == (3, 1, 4)
+    assert len(bench.lines()) == 4
+
+
 async def test_a_complete_run_started_again_asks_for_nothing(bench: Bench, queue: FakeQueue) -> None:
     bench.write(*numbered(5), b"bad")
     await bench.run(queue)
@@ -374,14 +394,52 @@ async def test_an_input_that_cannot_be_read_is_one_sentence(
     assert not bench.output.exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (gzip.compress(b"{}"), "gzip"),
+        (b"PK\x03\x04...", "zip archive"),
+        ("{}\n".encode("utf-16"), "UTF-16"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+    ],
+)
+async def test_an_input_of_another_format_is_named_once_and_not_line_by_line(
+    bench: Bench, queue: FakeQueue, content: bytes, says: str
+) -> None:
+    bench.input.write_bytes(content)
+    with pytest.raises(FileRunError, match=says):
+        await bench.run(queue)
+    assert not bench.output.exists()
+
+
+async def test_what_is_wrong_with_the_files_is_told_before_a_broker_is_needed(bench: Bench) -> None:
+    bench.write(*numbered(1))
+    with pytest.raises(FileRunError, match="the input itself"):
+        FileRun.open(FileRunOptions(input=bench.input, output=bench.input))
+
+
+@pytest.mark.parametrize("existed", [False, True])
+async def test_a_run_that_never_began_leaves_the_folder_as_it_was(bench: Bench, existed: bool) -> None:
+    bench.write(*numbered(1))
+    if existed:
+        bench.output.touch()
+    with FileRun.open(FileRunOptions(input=bench.input, output=bench.output)):
+        assert bench.output.exists()
+    assert bench.output.exists() is existed
+    assert not mark_path(bench.output).exists()
+
+
 async def test_an_output_that_cannot_be_written_is_one_sentence(
     bench: Bench, queue: FakeQueue, tmp_path: Path
 ) -> None:
     bench.write(*numbered(5))
     with pytest.raises(FileRunError, match="cannot write"):
         await bench.run(queue, output=tmp_path)
-    with pytest.raises(FileRunError, match="cannot write"):
+    with pytest.raises(FileRunError, match="there is no folder"):
         await bench.run(queue, output=tmp_path / "missing" / "out.jsonl")
+    for nameless in (".", "/"):
+        with pytest.raises(FileRunError, match="cannot write"):
+            await bench.run(queue, output=Path(nameless))
     with pytest.raises(FileRunError, match="no regular file"):
         await bench.run(queue, output=Path("/dev/null"))
 
