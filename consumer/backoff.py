@@ -37,11 +37,14 @@ class Backoff:
 
 
 async def insist(call: Callable[[], Awaitable[T]], what: str, longest_s: float = LONGEST_S) -> T:
-    """Repeats `call` while the broker is away, for ever. Only for calls that may be repeated."""
-    backoff = Backoff(longest_s=longest_s)
+    """Repeats `call` while the broker is away, for ever. Only for calls that may be repeated.
+
+    An outage is a warning once, however long it lasts: each request in flight is insisting meanwhile."""
+    backoff, level = Backoff(longest_s=longest_s), logging.WARNING
     while True:
         try:
             return await call()
         except BrokerUnavailable as error:
-            log.warning("%s failed, will be repeated: %s", what, error)
+            log.log(level, "%s failed, will be repeated: %s", what, error)
+            level = logging.DEBUG
             await backoff.pause()

@@ -78,10 +78,6 @@ class Outbox:
         """Nothing left to write, nothing unacknowledged."""
         return not (self._wire or self._unsent_started or self._has_delta)
 
-    @property
-    def on_wire(self) -> bool:
-        return bool(self._wire)
-
     def due_at(self, rules: Checkpoints, *, urgent: bool) -> float | None:
         """When the next append is due, in the clock of `add`; None: nothing to send, or one is on the wire.
 

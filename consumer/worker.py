@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 PULL_WAIT_MS = 500
 HEARTBEATS_PER_LEASE = 4
-RELEASE_S = 5.0
+RELEASE_S = 3.0  # less than whoever stops this process waits beyond the grace, so that it ends in order
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,9 +174,11 @@ class EmbeddedValkey:
         return str(self._socket_path()) if self._port is None else (_LOOPBACK, self._port)
 
     def _socket_path(self) -> Path:
-        """In the data folder; where its path is too long for a socket, in a short folder of ours."""
+        """In the data folder; where its path is too long for a socket, or no text that an address can hold, in
+        a short folder of ours."""
         path = self._folder / "valkey.sock"
-        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        raw = os.fsencode(path)
+        if len(raw) <= _LONGEST_SOCKET_PATH and raw == str(path).encode(errors="replace"):
             return path
         digest = hashlib.blake2b(os.fsencode(self._folder), digest_size=8).hexdigest()
         return Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}-{digest}" / "valkey.sock"

@@ -36,6 +36,7 @@ from headrace.broker.wire import decode_event
 logger = logging.getLogger(__name__)
 
 _CHUNK = 256  # calls in one transaction, entries in one heartbeat call
+_GOODBYE_S = 1.0  # a courtesy: names that say nothing are forgotten in time
 _WRITTEN, _OVERTAKEN = 1, -1  # answers of the scripts; 0 is "lost"
 
 
@@ -269,8 +270,9 @@ class RedisSession:
     async def close(self) -> None:
         self._closed = True
         try:
-            await asyncio.shield(self._forget_consumers(self._name))
-        except BrokerUnavailable:
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._forget_consumers(self._name)
+        except (BrokerUnavailable, TimeoutError):
             logger.debug("closed without saying goodbye: the broker is away")
 
     async def _make_groups(self) -> None:

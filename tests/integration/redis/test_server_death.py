@@ -151,6 +151,18 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load
             await lines(broker, len(ids) + 1)
 
 
+async def test_a_session_closes_promptly_though_the_server_is_frozen(
+    mortal: EmbeddedValkey, broker: Broker
+) -> None:
+    session = await broker.consume(LANES, LONG_MS)
+    os.kill(mortal.pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(3):
+            await session.close()
+    finally:
+        os.kill(mortal.pid, signal.SIGCONT)
+
+
 async def _publish_until_acknowledged(broker: Broker, request_id: str) -> None:
     while True:
         try:
