@@ -25,7 +25,10 @@ async def connect(url: str, *, prefix: str = "headrace", retention: Retention | 
     Raises BrokerUnavailable where nothing answers, BrokerRefused where the server cannot be used, and
     BrokerError for an address or a prefix that is none.
     """
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise BrokerError(f"{url.rpartition('@')[2][:200]!r} is no usable broker address: {error}") from error
     if scheme not in _REDIS:
         known = ", ".join(f"{name}://" for name in _REDIS)
         raise BrokerError(f"no broker is known for addresses with {scheme or 'no'}://; use one of {known}")

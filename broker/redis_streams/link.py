@@ -13,10 +13,8 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 import redis.exceptions
-from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -31,6 +29,7 @@ from redis.exceptions import (
 )
 
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from headrace.broker.redis_streams.address import address_of, client_for
 
 Value: TypeAlias = bytes | str | int
 Reply: TypeAlias = Any  # the protocol's own: bytes, int, None, or a list of these
@@ -65,17 +64,14 @@ class Link:
         self._room = asyncio.Semaphore(_MOST_READERS if blocking else _MOST_CALLS)
         self._closed = False
         self._timeout_s = _BLOCKING_TIMEOUT_S if blocking else _CALL_TIMEOUT_S
-        try:
-            self._client = Redis.from_url(
-                url,
-                protocol=2,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=None,
-                max_connections=_MOST_READERS,  # never reached; redis-py would raise rather than wait
-                socket_connect_timeout=_CONNECT_TIMEOUT_S,
-            )
-        except ValueError as error:
-            raise BrokerError(f"{self.address} is no usable broker address: {error}") from error
+        self._client = client_for(
+            url,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=None,
+            max_connections=_MOST_READERS,  # never reached; redis-py would raise rather than wait
+            socket_connect_timeout=_CONNECT_TIMEOUT_S,
+        )
         self._client.response_callbacks.clear()
         self._execute: Callable[..., Awaitable[Reply]] = self._client.execute_command
 
@@ -171,9 +167,3 @@ class Backoff:
         bound = min(self._most, self._first * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
         await asyncio.sleep(random.uniform(bound / 4, bound))
-
-
-def address_of(url: str) -> str:
-    """The address for messages: without user, password and query, which may hold a password too."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -15,7 +15,8 @@ from headrace.broker.embedded.valkey import EmbeddedValkey
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.message import Message, RequestRef
 from headrace.broker.redis_streams.adapter import RedisBroker
-from headrace.broker.redis_streams.link import Link, Reply, Value, address_of
+from headrace.broker.redis_streams.address import address_of
+from headrace.broker.redis_streams.link import Link, Reply, Value
 from headrace.broker.redis_streams.probe import check_server
 
 
@@ -121,9 +122,35 @@ async def test_an_address_of_another_kind_is_refused_with_those_that_are_known(u
         await connect(url)
 
 
-async def test_an_address_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(BrokerError, match="no usable broker address"):
-        await connect("redis://localhost:port/0")
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("redis://localhost:port/0", "could not be cast"),
+        ("redis://localhost:99999/0", "out of range"),
+        ("redis://[::1", "Invalid IPv6"),
+        ("redis://localhost/mine", "number of a database"),
+        ("redis://localhost?db=mine", "'db'"),
+        ("redis://localhost?colour=red", "'colour' is not known"),
+        ("redis://localhost?decode_responses=true", "is not known"),
+        ("redis://localhost?protocol=3", "is not known"),
+        ("redis://localhost?socket_timeout=0.1", "is not known"),
+        ("redis://localhost?ssl_cert_reqs=none", "ssl_cert_reqs"),
+        ("rediss://localhost?ssl_cert_reqs=maybe", "maybe"),
+        ("rediss://localhost?ssl_colour=red", "ssl_colour"),
+    ],
+)
+async def test_an_address_that_cannot_be_used_is_refused_with_the_reason(url: str, sentence: str) -> None:
+    with pytest.raises(BrokerError, match=f"no usable broker address: .*{sentence}"):
+        await connect(url)
+
+
+async def test_an_address_may_name_database_and_client(tmp_path: Path) -> None:
+    with EmbeddedValkey(tmp_path, port=0) as server:
+        broker = await connect(server.url.removesuffix("/0") + "?db=3&client_name=here")
+        await broker.publish([Message(b"x", "r")])
+        async with Redis.from_url(server.url.removesuffix("/0") + "/3") as client:
+            assert await client.exists("headrace.requests.standard")
+        await broker.close()
 
 
 @pytest.mark.parametrize("prefix", ["", "a:b", "a/b", "a b", "é"])
