@@ -9,6 +9,7 @@ from typing import Protocol
 from headrace.gpu_engine.api import Engine
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.weights.resolve import resolve_model
 from headrace.gpu_engine.sim import SimEngine
 from headrace.gpu_engine.text.contract import Tokenizer
 from headrace.gpu_engine.text.load import load_tokenizer
@@ -50,18 +51,23 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         return _load_torch_engine(config)
     except ModelError as error:
         raise EngineUnusable(str(error)) from error
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
         raise EngineUnusable(
             f"There is too little memory for the model {config.model}; free some, or use a smaller model."
         ) from error
 
 
 def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
-    tokenizer = load_tokenizer(config.model, config.engine, config.load_format)
+    path = resolve_model(config.model)
     # Imported here, so that the simulated engine, and a model that is not there, need not wait for torch.
     from headrace.gpu_engine.engine import StepEngine
+    from headrace.gpu_engine.models.load import check_config
     from headrace.gpu_engine.runner import load_runner
 
+    check_config(path)  # first, since transformers would call a wrong config a wrong tokenizer
+    tokenizer = load_tokenizer(config.model, config.engine, config.load_format)
     runner = load_runner(config)
     engine = StepEngine(
         config,
@@ -73,6 +79,12 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
         vocab_size=runner.vocab_size,
     )
     return LoadedEngine(engine, tokenizer)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """torch tells a processor's lack of memory in a plain RuntimeError, and a GPU's in a kind of it."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
 
 
 def _join_fingerprints(*fingerprints: str) -> str:

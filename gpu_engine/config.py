@@ -52,5 +52,5 @@ class EngineConfig(BaseModel):
     max_total_tokens: int | None = Field(default=None, ge=2)
     enable_prefix_caching: bool = True
     watermark: float = Field(default=0.01, ge=0, lt=1)
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     sim: SimConfig = SimConfig()

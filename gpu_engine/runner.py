@@ -11,10 +11,14 @@ from headrace.gpu_engine.attention.contract import AttentionBackend, KVSpec
 from headrace.gpu_engine.attention.select import select_backend
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.inputs import StepInputs, build_inputs
+from headrace.gpu_engine.memory.machine import mib, require_memory
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.load import LoadedModel, load_model
 from headrace.gpu_engine.sampling.sampler import sample
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
+
+SHORTEST: Final = 2
+"""Tokens of the shortest request: one of prompt, one of output."""
 
 NOT_FINITE: Final = "the model's output is not finite for this input"
 
@@ -78,7 +82,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         torch.set_num_threads(config.threads)
     model = load_model(config.model, _choose_dtype(config), config.load_format)
     spec = model.decoder.kv_spec(config.block_size)
-    attention = _allocate(config, spec, model.decoder.config.max_context)
+    attention = _allocate(config, spec, model)
     return ModelRunner(model, attention, config.block_size)
 
 
@@ -88,17 +92,19 @@ def _choose_dtype(config: EngineConfig) -> torch.dtype:
     return (names | {"bfloat16": torch.bfloat16, "float16": torch.float16})[config.dtype]
 
 
-def _allocate(config: EngineConfig, spec: KVSpec, max_context: int) -> AttentionBackend:
+def _allocate(config: EngineConfig, spec: KVSpec, model: LoadedModel) -> AttentionBackend:
     factory = select_backend(config.attention)
     block_bytes = factory.block_bytes(spec)
-    num_blocks = config.num_kv_blocks or _divide_memory(config, block_bytes, max_context)
-    try:
-        return factory(spec, num_blocks)
-    except RuntimeError as error:  # torch's allocator
+    num_blocks = config.num_kv_blocks or _divide_memory(config, block_bytes, model.decoder.config.max_context)
+    if (num_blocks - 1) * spec.block_size < SHORTEST:
         raise ModelError(
-            f"{num_blocks} KV blocks take {num_blocks * block_bytes / 2**20:.0f} MiB, which this machine "
-            "cannot give; lower kv_cache_bytes or num_kv_blocks."
-        ) from error
+            f"{num_blocks} KV blocks of {spec.block_size} tokens, one of them the null block, are too few "
+            f"for any request, which has at least {SHORTEST} tokens; raise num_kv_blocks or block_size."
+        )
+    purpose = f"The weights ({mib(model.num_bytes)}) and {num_blocks} KV blocks take"
+    advice = "lower kv_cache_bytes or num_kv_blocks"
+    require_memory(model.num_bytes + num_blocks * block_bytes, purpose, advice)
+    return factory(spec, num_blocks)
 
 
 def _divide_memory(config: EngineConfig, block_bytes: int, max_context: int) -> int:

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from math import isfinite
+from typing import Any, Final
+
+from huggingface_hub.errors import StrictDataclassError
 
 from headrace.gpu_engine.models.config import ModelConfig, RopeConfig
 from headrace.gpu_engine.models.errors import ModelError
 
-ROPE_KINDS = ("default", "linear", "llama3")
+LIBRARY_ERRORS: Final = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    StrictDataclassError,
+)
+"""What transformers and gguf raise at values in a file that they did not expect."""
+
+ROPE_KINDS: Final = ("default", "linear", "llama3")
+
+SMALLEST: Final = {
+    "vocab_size": 1,
+    "hidden_size": 1,
+    "intermediate_size": 1,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 2,
+}
+MOST_LAYERS: Final = 10_000
 
 
 def read_decoder(config: Any, **family: Any) -> ModelConfig:
     """The fields that all decoders of the Llama kind have; `family` adds those that differ. `config` is a
     transformers config, whose classes know the defaults that a config.json leaves out."""
     _refuse_unsupported(config)
+    _refuse_senseless(config)
     return ModelConfig(
         architecture=config.model_type,
         vocab_size=config.vocab_size,
@@ -22,7 +48,7 @@ def read_decoder(config: Any, **family: Any) -> ModelConfig:
         num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads,
         num_kv_heads=config.num_key_value_heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        head_dim=_head_dim(config),
         max_context=config.max_position_embeddings,
         norm_eps=config.rms_norm_eps,
         rope=_read_rope(config.rope_parameters),
@@ -47,7 +73,12 @@ def _read_rope(parameters: dict[str, Any]) -> RopeConfig:
         "original_max_position_embeddings": "original_context",
     }
     given = {ours: parameters[theirs] for theirs, ours in optional.items() if theirs in parameters}
-    return RopeConfig(theta=parameters["rope_theta"], kind=kind, **given)
+    rope = RopeConfig(theta=parameters["rope_theta"], kind=kind, **given)
+    if not all(isfinite(x) and x > 0 for x in (rope.theta, *given.values())):
+        raise _wrong(f"its rotary parameters are {parameters}")
+    if rope.low_freq_factor >= rope.high_freq_factor:
+        raise _wrong("its low_freq_factor is not below its high_freq_factor")
+    return rope
 
 
 def _refuse_unsupported(config: Any) -> None:
@@ -59,7 +90,29 @@ def _refuse_unsupported(config: Any) -> None:
         )
     if config.hidden_act not in ("silu", "swish"):
         raise ModelError(f"The model's activation '{config.hidden_act}' is not supported; supported is silu.")
-    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
-        raise ModelError("The model uses sliding-window attention, which is not supported yet.")
+    if others := set(getattr(config, "layer_types", None) or ()) - {"full_attention"}:
+        raise ModelError(f"The model uses {min(others)}, which is not supported; only full_attention is.")
+
+
+def _refuse_senseless(config: Any) -> None:
+    """Numbers that transformers lets pass, and that would fail later without saying why."""
+    for name, smallest in SMALLEST.items():
+        if getattr(config, name) < smallest:
+            raise _wrong(f"its {name} is {getattr(config, name)}")
+    if config.num_hidden_layers > MOST_LAYERS:
+        raise _wrong(f"its num_hidden_layers is {config.num_hidden_layers}")
     if config.num_attention_heads % config.num_key_value_heads:
-        raise ModelError("The model's config is wrong: its attention heads do not divide among its KV heads.")
+        raise _wrong("its attention heads do not divide among its KV heads")
+    head_dim = _head_dim(config)
+    if head_dim < 2 or head_dim % 2:
+        raise _wrong(f"its head_dim is {head_dim}, which is not even")
+    if not (isfinite(config.rms_norm_eps) and config.rms_norm_eps >= 0):
+        raise _wrong(f"its rms_norm_eps is {config.rms_norm_eps}")
+
+
+def _wrong(what: str) -> ModelError:
+    return ModelError(f"The model's config is wrong: {what}; check it against the model's own.")
+
+
+def _head_dim(config: Any) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

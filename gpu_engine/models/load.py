@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
+from headrace.gpu_engine.memory.machine import require_memory
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.decoder import Decoder, tensor_shapes
-from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.errors import ModelError, one_line
+from headrace.gpu_engine.models.hf_config import LIBRARY_ERRORS
 from headrace.gpu_engine.models.registry import read_config, require_supported
 from headrace.gpu_engine.models.weights.dummy import RandomTensors
 from headrace.gpu_engine.models.weights.fingerprint import fingerprint_files
@@ -24,24 +26,14 @@ from headrace.gpu_engine.models.weights.tensors import Tensors, TensorSource
 
 LoadFormat = Literal["auto", "dummy"]
 
-CONFIG_ERRORS: Final = (
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    ArithmeticError,
-    StrictDataclassError,
-)
-"""What transformers raises at values that it did not expect."""
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A decoder with its name and the fingerprint of its weights."""
+    """A decoder with its name, and the fingerprint and size of its weights."""
 
     name: str
     fingerprint: str
+    num_bytes: int
     decoder: Decoder
 
 
@@ -50,8 +42,11 @@ def load_model(model: str, dtype: torch.dtype, load_format: LoadFormat = "auto")
     ModelError with a sentence for the user."""
     path = resolve_model(model)
     config, source, fingerprint = _open_checkpoint(path, load_format)
-    decoder = Decoder(config, Tensors(source, tensor_shapes(config), dtype))
-    return LoadedModel(model_name(model, path), fingerprint, decoder)
+    shapes = tensor_shapes(config)
+    num_bytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
+    require_memory(num_bytes, f"The weights of {model} take", "use a smaller model, or bfloat16")
+    decoder = Decoder(config, Tensors(source, shapes, dtype))
+    return LoadedModel(model_name(model, path), fingerprint, num_bytes, decoder)
 
 
 def _open_checkpoint(path: Path, load_format: LoadFormat) -> tuple[ModelConfig, TensorSource, str]:
@@ -68,6 +63,12 @@ def _open_checkpoint(path: Path, load_format: LoadFormat) -> tuple[ModelConfig, 
     return config, folder, fingerprint_files([described, *folder.files])
 
 
+def check_config(path: Path) -> None:
+    """Raises ModelError where a folder's config cannot be served, before anything large is read."""
+    if path.is_dir():
+        read_folder_config(path)
+
+
 def read_folder_config(folder: Path) -> ModelConfig:
     """The config of a folder in Hugging Face layout; its code, if it brings any, is not run."""
     path = folder / "config.json"
@@ -78,6 +79,5 @@ def read_folder_config(folder: Path) -> ModelConfig:
     require_supported(values.get("model_type") if isinstance(values, dict) else None)
     try:
         return read_config(AutoConfig.from_pretrained(folder))
-    except CONFIG_ERRORS as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{path} is wrong: {reason} Check it against the model's own.") from error
+    except LIBRARY_ERRORS as error:
+        raise ModelError(f"{path} is wrong ({one_line(error)}); check it against the model's own.") from error

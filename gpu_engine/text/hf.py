@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.errors import ModelError, one_line
 from headrace.gpu_engine.text.chat import check_text, plain_messages
 from headrace.gpu_engine.text.contract import TextError
 
@@ -86,16 +88,14 @@ def load_hf_tokenizer(path: Path) -> HfTokenizer:
     """The tokenizer in a folder or a GGUF file. Raises ModelError."""
     try:
         tokenizer = _load_gguf(path) if path.is_file() else _load_folder(path)
-        extra_eos_ids = frozenset(_read_eos_ids(path)) if path.is_dir() else frozenset()
     except Exception as error:
         # transformers and tokenizers raise whatever a broken file leads them to, bare Exception included.
-        reason = next(iter(str(error).strip().splitlines()), repr(error))
         raise ModelError(
-            f"The tokenizer of {path} cannot be read ({reason}); check that its files are complete."
+            f"The tokenizer of {path} cannot be read ({one_line(error)}); check that its files are complete."
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(f"The tokenizer of {path} has no fast form; save it with a tokenizer.json first.")
-    return HfTokenizer(tokenizer, extra_eos_ids)
+    return HfTokenizer(tokenizer, _read_eos_ids(path) if path.is_dir() else frozenset())
 
 
 def _load_folder(folder: Path) -> Any:
@@ -109,10 +109,25 @@ def _load_gguf(file: Path) -> Any:
     )
 
 
-def _read_eos_ids(folder: Path) -> Iterator[int]:
+def _read_eos_ids(folder: Path) -> frozenset[int]:
     """End tokens that generation_config.json or config.json name beside the tokenizer's own: chat models
-    often end a turn and a text with different ones."""
-    for name in ("generation_config.json", "config.json"):
-        file = folder / name
-        ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
-        yield from ids if isinstance(ids, list) else [] if ids is None else [ids]
+    often end a turn and a text with different ones. Raises ModelError."""
+    files = (folder / name for name in ("generation_config.json", "config.json"))
+    return frozenset(chain.from_iterable(_eos_ids_in(file) for file in files if file.is_file()))
+
+
+def _eos_ids_in(file: Path) -> Sequence[int]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_EndTokens).ids
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelError(f"{file} is wrong ({one_line(error)}); check it against the model's own.") from error
+
+
+class _EndTokens(msgspec.Struct):
+    eos_token_id: int | list[int] | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        if isinstance(self.eos_token_id, list):
+            return self.eos_token_id
+        return [] if self.eos_token_id is None else [self.eos_token_id]

@@ -19,7 +19,8 @@ from gguf.quants import dequantize
 from transformers import AutoConfig
 
 from headrace.gpu_engine.models.config import ModelConfig
-from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.errors import ModelError, one_line
+from headrace.gpu_engine.models.hf_config import LIBRARY_ERRORS
 from headrace.gpu_engine.models.registry import read_config, require_supported
 
 NAMES: Final = MappingProxyType(
@@ -77,13 +78,13 @@ class GgufFile:
         self.origin = str(path)
         try:
             reader = QuickReader(path)
-        except (OSError, ValueError, IndexError, KeyError, OverflowError) as error:
+            self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+            self._theirs = {hf_name(name): name for name in self._tensors if name != ROPE_DIVISORS}
+            self.config = self._read_config(_read_metadata(reader))
+        except LIBRARY_ERRORS as error:
             raise ModelError(
-                f"{path} is not a GGUF file, or damaged or incomplete ({error}); download it again."
+                f"{path} is not a GGUF file, or damaged or incomplete ({one_line(error)}); download it again."
             ) from error
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-        self._theirs = {hf_name(name): name for name in self._tensors if name != ROPE_DIVISORS}
-        self.config = self._read_config(_read_metadata(reader))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -138,6 +139,11 @@ class GgufFile:
         if ROPE_DIVISORS not in self._tensors:
             return config
         divisors = tuple(float(x) for x in self._dequantize(ROPE_DIVISORS))
+        if len(divisors) != config.head_dim // 2:
+            raise ModelError(
+                f"{self.origin} has {len(divisors)} rotary divisors for heads of {config.head_dim}; "
+                "download it again or use another conversion."
+            )
         return replace(config, rope=replace(config.rope, divisors=divisors))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.errors import ModelError, one_line
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -26,20 +28,27 @@ class SafetensorsFolder:
             self._scan(file)
 
     def read(self, name: str) -> torch.Tensor:
-        with safe_open(self._home[name], framework="pt") as file:
+        path = self._home[name]
+        with _blaming(path), safe_open(path, framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(name)
         return tensor
 
     def _scan(self, path: Path) -> None:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 (a file handle, not a mapping)
-                    self.shapes[name] = tuple(file.get_slice(name).get_shape())
-                    self._home[name] = path
-        except (OSError, SafetensorError) as error:
-            raise ModelError(
-                f"The weights file {path} is missing, damaged or incomplete ({error}); download it again."
-            ) from error
+        with _blaming(path), safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (a file handle, not a mapping)
+                self.shapes[name] = tuple(file.get_slice(name).get_shape())
+                self._home[name] = path
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"The weights file {path} is missing, damaged or incomplete ({one_line(error)}); "
+            "download it again."
+        ) from error
 
 
 def list_weight_files(folder: Path) -> list[Path]:

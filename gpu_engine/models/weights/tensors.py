@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
 from headrace.gpu_engine.models.errors import ModelError
 
-NAMED = 5
+PLAIN: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""Dtypes whose numbers are the weights themselves."""
+
+NAMED: Final = 5
 """How many tensors an error names before it counts the rest."""
 
 
@@ -42,7 +45,13 @@ class Tensors:
         self._dtype = dtype
 
     def take(self, name: str) -> torch.Tensor:
-        return self._source.read(name).to(self._dtype).contiguous()
+        tensor = self._source.read(name)
+        if tensor.dtype not in PLAIN:
+            raise ModelError(
+                f"In {self._source.origin} {name} is stored as {str(tensor.dtype).removeprefix('torch.')}, "
+                "which means nothing without scales; use the unquantised model or a GGUF file."
+            )
+        return tensor.to(self._dtype).contiguous()
 
 
 def _check(source: TensorSource, expected: Mapping[str, tuple[int, ...]]) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from headrace.gpu_engine.build import EngineUnusable, build_engine, load_engine
 from headrace.gpu_engine.config import EngineConfig
@@ -35,6 +36,30 @@ def test_the_simulated_engine_needs_no_model() -> None:
 def test_a_model_that_is_not_there_makes_the_engine_unusable(model: str) -> None:
     with pytest.raises(EngineUnusable, match="model"):
         build_engine(EngineConfig(model=model))
+
+
+def test_a_wrong_config_is_not_called_a_wrong_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY | {"rms_norm_eps": None}))
+    with pytest.raises(EngineUnusable, match=r"config\.json is wrong \(.*rms_norm_eps"):
+        build_engine(EngineConfig(model=str(tmp_path)))
+
+
+def test_memory_that_runs_out_while_a_model_is_loaded_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    config = EngineConfig(model=str(tmp_path), load_format="dummy")
+    monkeypatch.setattr("headrace.gpu_engine.runner.load_runner", lambda _: torch.empty(1 << 56))
+    with pytest.raises(EngineUnusable, match="too little memory for the model"):
+        build_engine(config)
+
+
+def test_other_failures_of_torch_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    config = EngineConfig(model=str(tmp_path), load_format="dummy")
+    monkeypatch.setattr("headrace.gpu_engine.runner.load_runner", lambda _: torch.empty(-1))
+    with pytest.raises(RuntimeError, match="negative"):
+        build_engine(config)
 
 
 @pytest.mark.slow

@@ -115,6 +115,19 @@ def test_memory_for_less_than_one_usable_block_is_refused_with_the_numbers(tmp_p
         runner_of(tmp_path, load_format="dummy", num_kv_blocks=None, kv_cache_bytes=1 << 20, block_size=256)
 
 
+def test_kv_memory_that_no_request_fits_into_is_refused(tiny_model: TinyModel) -> None:
+    with pytest.raises(ModelError, match=r"2 KV blocks of 1 tokens.*too few for any request"):
+        runner_of(tiny_model("llama"), num_kv_blocks=2, block_size=1)
+    assert runner_of(tiny_model("llama"), num_kv_blocks=3, block_size=1).num_blocks == 3
+
+
+@pytest.mark.parametrize("blocks", [10**8, 10**15, 10**19])
+def test_kv_memory_that_the_machine_does_not_have_is_refused(tiny_model: TinyModel, blocks: int) -> None:
+    """Linux would give it and kill the process later, when the blocks are written."""
+    with pytest.raises(ModelError, match=f"{blocks} KV blocks take [0-9]+ MiB, and this machine has"):
+        runner_of(tiny_model("llama"), num_kv_blocks=blocks)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_answers_are_close_to_exact_ones(tiny_model: TinyModel, dtype: str) -> None:
     prompts = prompts_of([20])

@@ -1,6 +1,8 @@
 """Weights: read as they are meant, or refused with a sentence."""
 
 import json
+import math
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,13 @@ from safetensors.torch import load_file, save_file
 
 from headrace.gpu_engine.models.decoder import tensor_shapes
 from headrace.gpu_engine.models.errors import ModelError
-from headrace.gpu_engine.models.load import load_model, read_folder_config
+from headrace.gpu_engine.models.load import LoadFormat, load_model, read_folder_config
 from headrace.gpu_engine.models.rope import inverse_frequencies
 from headrace.gpu_engine.models.weights.fingerprint import fingerprint_files
 from headrace.gpu_engine.models.weights.gguf import GgufFile, permute, unpermute
 from headrace.gpu_engine.models.weights.safetensors import SafetensorsFolder
 from tests.support.tiny_gguf import write_gguf
-from tests.support.tiny_models import CONFIGS, TinyModel, save_tiny_model
+from tests.support.tiny_models import CONFIGS, LLAMA3_ROPE, TinyModel, save_tiny_model
 
 torch.set_num_threads(1)
 
@@ -83,6 +85,19 @@ def test_a_truncated_weights_file_is_refused(folder: Path, size: int) -> None:
     assert "damaged or incomplete" in refused(folder)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.bool, torch.complex64])
+def test_weights_that_are_no_plain_numbers_are_refused(folder: Path, dtype: torch.dtype) -> None:
+    change_weights(folder, model__norm__weight=torch.ones(64).to(dtype))
+    assert "model.norm.weight is stored as" in refused(folder)
+
+
+def test_a_weights_file_that_changes_while_it_is_read_is_refused(folder: Path) -> None:
+    tensors = SafetensorsFolder(folder)
+    (folder / WEIGHTS).write_bytes(b"")
+    with pytest.raises(ModelError, match="damaged or incomplete"):
+        tensors.read("model.norm.weight")
+
+
 def test_missing_tensors_are_named(folder: Path) -> None:
     change_weights(folder, model__norm__weight=None, model__layers__1__mlp__up_proj__weight=None)
     sentence = refused(folder)
@@ -138,16 +153,36 @@ def test_a_folder_with_pickled_weights_only_is_refused(folder: Path) -> None:
         ({"num_attention_heads": 3}, "not a multiple"),
         ({"num_key_value_heads": 3}, "do not divide"),
         ({"num_attention_heads": 0}, "wrong"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),
+        ({"vocab_size": -1}, "vocab_size is -1"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers is 10000000"),
+        ({"max_position_embeddings": 1}, "max_position_embeddings is 1"),
+        ({"head_dim": -16}, "head_dim is -16"),
+        ({"head_dim": "x"}, "config.json is wrong (Validation error for field 'head_dim'"),
+        ({"rms_norm_eps": math.nan}, "rms_norm_eps is nan"),
         ({"hidden_act": "gelu"}, "'gelu' is not supported"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}}, "'yarn'"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "rope_parameters"),
+        ({"rope_parameters": LLAMA3_ROPE | {"high_freq_factor": 1.0}}, "is not below its high_freq_factor"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1.0, "factor": 0}}, "rotary parameters"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1.0, "factor": "x"}}, "not str"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rotary parameters"),
+        ({"layer_types": ["chunked_attention"] * 3}, "uses chunked_attention"),
+        ({"vocab_size": 10**12}, "and this machine has"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantised"),
-        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, "sliding-window"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1},
+            "uses sliding_attention",
+        ),
     ],
 )
-def test_a_config_that_cannot_be_served_is_refused(folder: Path, values: dict[str, Any], why: str) -> None:
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_a_config_that_cannot_be_served_is_refused(
+    folder: Path, values: dict[str, Any], why: str, load_format: LoadFormat
+) -> None:
     change_config(folder, **values)
-    assert why in refused(folder)
+    assert why in refused(folder, load_format=load_format)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "3", "\xff"])
@@ -213,6 +248,32 @@ def test_a_truncated_gguf_file_is_refused(tiny_model: TinyModel, tmp_path: Path,
     assert "damaged or incomplete" in refused(path)
 
 
+@pytest.mark.slow
+def test_a_gguf_file_with_any_bytes_overwritten_is_read_or_refused(
+    tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    whole = write_gguf(tiny_model("llama"), tmp_path / "whole.gguf").read_bytes()
+    draw = random.Random(3)
+    sentences = 0
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(draw.choice([1, 1, 3])):
+            data[draw.randrange(3000)] = draw.randrange(256)
+        (tmp_path / "damaged.gguf").write_bytes(data)
+        try:
+            load_model(str(tmp_path / "damaged.gguf"), torch.float32)
+        except ModelError:
+            sentences += 1
+    assert sentences > 75
+
+
+def test_a_gguf_file_with_the_wrong_number_of_rotary_divisors_is_refused(
+    tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    path = write_gguf(tiny_model("llama"), tmp_path / "model.gguf", divisors=np.ones(5, np.float32))
+    assert "5 rotary divisors" in refused(path)
+
+
 def test_a_gguf_file_of_another_architecture_is_refused(tmp_path: Path) -> None:
     writer = GGUFWriter(tmp_path / "m.gguf", "mamba")
     writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
@@ -267,7 +328,7 @@ def test_a_hub_that_does_not_answer_gives_one_sentence(monkeypatch: pytest.Monke
     def fail(*args: object, **kwargs: object) -> str:
         raise OSError("no route to host\nand a long trace")
 
-    monkeypatch.setattr("headrace.gpu_engine.models.weights.resolve.snapshot_download", fail)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     assert "some/model is not here and could not be downloaded (no route to host)" in refused("some/model")
 
 

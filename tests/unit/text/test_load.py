@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,14 @@ def test_any_ids_of_the_demo_model_give_the_text_of_decode(smollm: Tokenizer, id
 def test_a_folder_gives_all_end_tokens_of_its_files(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
     assert tokenizer.eos_ids == {7, 8, 9, *tokenizer.encode("<|end|>")}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"eos_token_id": "x"}', '{"eos_token_id": [null]}'])
+def test_a_file_whose_end_tokens_are_none_is_named(folder: Path, tmp_path: Path, content: str) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "model"))
+    (copy / "generation_config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"generation_config\.json is wrong \("):
+        load_tokenizer(str(copy))
 
 
 def test_truncation_and_padding_of_a_training_set_up_are_switched_off(folder: Path) -> None:
