@@ -133,6 +133,7 @@ class RequestManager:
 
     def _submit(self, prompt: Prompt, params: SamplingParams, limit: int | None = None) -> str:
         prompt_ids, error = _encode(self._tokenizer, prompt)
+        error = error or _check_types(params)
         with self._lock:
             held = len(self._entries)
             if limit is not None and held >= limit:
@@ -265,6 +266,17 @@ class _Entry:
             error=self.final.error,
             cached_tokens=self.final.cached_tokens,
         )
+
+
+def _check_types(params: SamplingParams) -> EngineError | None:
+    """What Python lets pass: a number given as a text, or a single stop string, which is a sequence too."""
+    try:
+        msgspec.convert(msgspec.structs.asdict(params), SamplingParams)
+    except (msgspec.ValidationError, TypeError) as error:
+        return EngineError(
+            code="invalid_request", message=f"Wrong sampling parameters: {error}.", param="params"
+        )
+    return None
 
 
 def _encode(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], EngineError | None]:

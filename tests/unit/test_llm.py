@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.gpu_engine.api import EngineError, EngineRequest, Output
@@ -127,6 +128,21 @@ def test_a_prompt_that_fails_is_a_completion_with_its_error_and_its_neighbours_a
     assert all(is_invalid(no_prompt, "must be a text, a list") for no_prompt in [*no_prompts, data])
     assert is_invalid(negative, "-1")
     assert is_invalid(message, "`content` of message 0")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_tokens", "3"), ("temperature", None), ("seed", 1.5), ("stop", "end"), ("stop", (1,))],
+)
+def test_parameters_of_wrong_types_fail_their_own_request_and_not_the_engine(
+    llm: LLM, name: str, value: object
+) -> None:
+    params = SamplingParams()
+    msgspec.structs.force_setattr(params, name, value)
+    wrong, right = llm.generate_batch(["a", "b"], [params, SamplingParams(max_tokens=3)])
+    assert wrong.error is not None
+    assert f"`$.{name}" in wrong.error.message
+    assert (len(right.token_ids), right.finish_reason) == (3, "length")
 
 
 def test_an_empty_batch_has_no_answers(llm: LLM) -> None:
