@@ -22,7 +22,7 @@ def cancel(
     grpc: options.Grpc = None,
     prefix: options.Prefix = None,
 ) -> None:
-    """Cancel a request; its partial answer is kept, under the code `cancelled`."""
+    """Cancel a request; its partial answer is kept."""
     environment = read_environment()
     target = options.gateway_target(grpc, broker, environment)
     if target is not None:

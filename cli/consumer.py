@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,14 +23,14 @@ def consumer(
     broker: options.Broker = None,
     prefix: options.Prefix = None,
     lane: Annotated[list[Lane] | None, typer.Option(help="Lane to serve; repeat it. Default: all.")] = None,
-    lease: Annotated[
-        float, typer.Option(min=0.1, help="Seconds after a crash until others take its requests.")
-    ] = 30.0,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish requests in after SIGTERM.")] = 30.0,
-    served_model_name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
-    ready_file: Annotated[Path | None, typer.Option(help="Write the pids here once it works.")] = None,
+    lease: options.Lease = 30.0,
+    grace: options.Grace = 30.0,
+    served_model_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What clients call the model.")
+    ] = None,
+    ready_file: options.ReadyFile = None,
 ) -> None:
-    """Pull requests from the queue, run them, and write the answers back."""
+    """Pull requests from the queue and answer them."""
     # Brings in what loads models and tokenizers; the other commands shall not wait for that.
     from headrace.consumer.service import run_consumer
 

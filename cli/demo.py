@@ -28,13 +28,13 @@ SHOWN_CHARACTERS = 300
 def demo(
     engine: EngineConfig,
     input_file: Annotated[
-        Path | None, typer.Option("--input", help="Other prompts than the examples.")
+        Path | None, typer.Option("--input", metavar="IN.jsonl", help="Other prompts than the examples.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the answers go.")] = Path(
-        ".demo/answers.jsonl"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Where the answers go.")
+    ] = Path(".demo/answers.jsonl"),
 ) -> None:
-    """Answer 50 example prompts with SmolLM2-135M-Instruct, and show some of them."""
+    """Answer 50 example prompts with a small model; show some."""
     if engine.engine == "torch" and not engine.model:
         engine = engine.model_copy(update={"model": resolve_model(DEMO)})
     prompts = input_file or example_prompts()

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from headrace.cli.errors import Mistake
 from headrace.cli.models import resolve_model
@@ -27,7 +28,7 @@ HELP = {
     "attention": "Attention kernels; reference is slow and exact.",
     "block_size": "Tokens per block of KV memory.",
     "num_kv_blocks": "Blocks of KV memory, in place of --kv-cache-bytes.",
-    "kv_cache_bytes": "Memory for the KV cache, in bytes.",
+    "kv_cache_bytes": "Memory for the KV cache.",
     "max_batch_size": "Requests that run at the same time.",
     "max_batch_tokens": "Tokens computed in one step.",
     "max_input_length": "Longest prompt, in tokens.",
@@ -96,22 +97,30 @@ def _argument(name: str, value: Any) -> list[str]:
 
 
 def _parameters() -> list[inspect.Parameter]:
-    return [*_options(EngineConfig, "", "Engine"), *_options(SimConfig, "sim_", "Simulated engine")]
+    return [*_options(EngineConfig, ""), *_options(SimConfig, "sim_")]
 
 
-def _options(model: type[BaseModel], prefix: str, panel: str) -> list[inspect.Parameter]:
+def _options(model: type[BaseModel], prefix: str) -> list[inspect.Parameter]:
     return [
         inspect.Parameter(
             f"{prefix}{name}",
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
             annotation=Annotated[
-                field.annotation, typer.Option(help=HELP[f"{prefix}{name}"], rich_help_panel=panel)
+                field.annotation, typer.Option(help=HELP[f"{prefix}{name}"], metavar=_metavar(name, field))
             ],
         )
         for name, field in model.model_fields.items()
         if name != SIM
     ]
+
+
+def _metavar(name: str, field: FieldInfo) -> str | None:
+    """What stands for the value in the help; None where that lists the choices."""
+    unit = name.rpartition("_")[2]
+    if name == "model" or unit in ("ms", "bytes"):
+        return unit.upper()
+    return "N" if field.annotation in (int, float, int | None) else None
 
 
 def _is_sim(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,15 +18,13 @@ from headrace.producer.gateway.settings import GatewaySettings
 def gateway(
     broker: options.Broker = None,
     prefix: options.Prefix = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 50051,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds that streams may go on after SIGTERM.")] = 20.0,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    grpc_port: options.Port = 50051,
+    grace: options.Grace = 20.0,
     reflection: Annotated[bool, typer.Option(help="Let clients ask for the service's description.")] = True,
-    ready_file: Annotated[
-        Path | None, typer.Option(help="Write endpoint and pid here when it serves.")
-    ] = None,
+    ready_file: options.ReadyFile = None,
 ) -> None:
-    """Serve gRPC: submit requests to the queue and stream their answers."""
+    """Serve gRPC: take requests in and stream their answers."""
     environment = read_environment()
     check_place(ready_file)
     settings = GatewaySettings(

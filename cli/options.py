@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ Broker = Annotated[
     typer.Option(
         "--broker",
         metavar="URL",
-        help="Address of the queue, redis:// or unix:// (or HEADRACE_BROKER)",
+        help="Address of the queue, redis:// or unix:// (or HEADRACE_BROKER).",
         show_default=False,
     ),
 ]
@@ -27,7 +28,7 @@ Grpc = Annotated[
     typer.Option(
         "--grpc",
         metavar="HOST:PORT",
-        help="Ask this gateway instead of the broker (or HEADRACE_GRPC)",
+        help="Ask this gateway instead of the broker (or HEADRACE_GRPC).",
         show_default=False,
     ),
 ]
@@ -35,8 +36,24 @@ Grpc = Annotated[
 Prefix = Annotated[
     str | None,
     typer.Option(
-        "--prefix", help="Prefix of all names on the broker (or HEADRACE_PREFIX)", show_default=False
+        "--prefix",
+        metavar="PREFIX",
+        help="Prefix of all names on the broker (or HEADRACE_PREFIX).",
+        show_default=False,
     ),
+]
+
+Lease = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0.1, help="Seconds after a crash until others take its requests."),
+]
+Grace = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0, help="Seconds to finish what runs when stopped."),
+]
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0: any free one.")]
+ReadyFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write endpoints and pids here once all is healthy.")
 ]
 
 

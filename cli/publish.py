@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
 
 from headrace.broker.contract import Broker
+from headrace.broker.errors import BrokerError
 from headrace.broker.ids import new_request_id
-from headrace.broker.lines.reader import LineReader
+from headrace.broker.lines.reader import FORMAT_BYTES, Line, LineReader, foreign_format, grouped
 from headrace.broker.lines.request import LineError
 from headrace.broker.message import Lane, Message
 from headrace.cli import options
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
 from headrace.cli.settings import read_environment
-
-AT_ONCE = 256
 
 
 def publish(
@@ -30,44 +29,60 @@ def publish(
     broker: options.Broker = None,
     prefix: options.Prefix = None,
 ) -> None:
-    """Publish every good line of a file and print its request id; bad lines are named and left out."""
+    """Put the good lines of a file on the queue, and print their ids.
+
+    Bad lines are named on stderr and left out. Exit status: 0 all published, 1 some lines were bad, 2 could
+    not run.
+    """
     environment = read_environment()
     url = options.broker_url(broker, environment)
     run_async(_publish_file(input_file, lane, stream, url, options.prefix(prefix, environment)))
 
 
 async def _publish_file(path: Path, lane: Lane, stream: bool, url: str, prefix: str) -> ExitCode:
-    with open_input(path) as file:
+    with _open_input(path) as file:
         async with connected(url, prefix) as broker:
-            return await _publish_lines(broker, file, lane, stream)
+            return await _publish_lines(broker, path, file, lane, stream)
 
 
-def open_input(path: Path) -> BinaryIO:
-    """The file; raises Mistake where it cannot be read."""
+def _open_input(path: Path) -> BufferedReader:
+    """The file, which may be a pipe; raises Mistake where it cannot be read, or holds something else."""
     try:
-        return path.open("rb")
+        file = path.open("rb")
+        strange = foreign_format(file.peek(FORMAT_BYTES))
     except FileNotFoundError as error:
         raise Mistake(f"there is no file {path}") from error
     except OSError as error:
         raise Mistake(f"cannot read {path}: {error.strerror}") from error
+    if strange:
+        raise Mistake(f"{path} is {strange}")
+    return file
 
 
-async def _publish_lines(broker: Broker, file: BinaryIO, lane: Lane, stream: bool) -> ExitCode:
-    refused: list[LineError] = []
-    messages = _messages(file, lane, stream, refused)
-    while chunk := list(islice(messages, AT_ONCE)):
-        for result in await broker.publish(chunk):
-            print(result.ref.request_id, flush=False)
-        sys.stdout.flush()
-    for error in refused:
-        print(f"line {error.line}: {error.message} ({error.code})", file=sys.stderr)
+async def _publish_lines(broker: Broker, path: Path, file: BinaryIO, lane: Lane, stream: bool) -> ExitCode:
+    published = refused = 0
+    try:
+        for group in grouped(LineReader(file)):
+            messages = [
+                _message(line, lane, stream) for line in group if not isinstance(line.request, LineError)
+            ]
+            ids = [result.ref.request_id for result in await broker.publish(messages)] if messages else []
+            published, refused = published + len(ids), refused + len(group) - len(ids)
+            _tell(group, ids)
+    except (BrokerError, OSError) as error:
+        why = "nobody reads the ids any more" if isinstance(error, BrokenPipeError) else str(error)
+        raise Mistake(f"{why}; of {path}, {published} requests are published and the rest is not") from error
+    print(f"{published} published, {refused} refused", file=sys.stderr)
     return ExitCode.SOME_FAILED if refused else ExitCode.OK
 
 
-def _messages(file: BinaryIO, lane: Lane, stream: bool, refused: list[LineError]) -> Iterator[Message]:
-    """The good lines as messages; the errors of the bad ones are added to `refused`."""
-    for line in LineReader(file):
+def _message(line: Line, lane: Lane, stream: bool) -> Message:
+    return Message(body=line.raw, request_id=new_request_id(lane), lane=lane, stream=stream)
+
+
+def _tell(group: Sequence[Line], request_ids: Sequence[str]) -> None:
+    for line in group:
         if isinstance(line.request, LineError):
-            refused.append(line.request)
-        else:
-            yield Message(body=line.raw, request_id=new_request_id(lane), lane=lane, stream=stream)
+            error = line.request
+            print(f"line {error.line}: {error.message} ({error.code})", file=sys.stderr)
+    print("".join(f"{request_id}\n" for request_id in request_ids), end="", flush=True)

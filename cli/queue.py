@@ -22,7 +22,7 @@ def queue(
     prefix: options.Prefix = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show depth and oldest age of each lane, who holds what, retries and dead letters."""
+    """Show what waits, who holds what, retries and dead letters."""
     environment = read_environment()
     url = options.broker_url(broker, environment)
     run_async(_show(url, options.prefix(prefix, environment), as_json))

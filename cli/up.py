@@ -23,23 +23,21 @@ from headrace.gpu_engine.config import EngineConfig
 @takes_engine
 def up(
     engine: EngineConfig,
-    consumers: Annotated[int, typer.Option(min=1, help="Consumers, each with an engine.")] = 1,
-    lease: Annotated[
-        float, typer.Option(min=0.1, help="Seconds after a crash until others take its requests.")
-    ] = 30.0,
-    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 50051,
+    consumers: Annotated[int, typer.Option(metavar="N", min=1, help="Consumers, each with an engine.")] = 1,
+    lease: options.Lease = 30.0,
+    grpc_port: options.Port = 50051,
     broker: Annotated[
         str | None, typer.Option(metavar="URL", help="Use this queue; else we start our own.")
     ] = None,
     broker_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0: any free one.")
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port of our own queue; 0: any free one.")
     ] = 0,
     prefix: options.Prefix = None,
-    data_dir: Annotated[Path, typer.Option(help="Where the queue is kept.")] = Path(".headrace"),
-    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish requests in when stopped.")] = 20.0,
-    ready_file: Annotated[
-        Path | None, typer.Option(help="Write endpoints and pids here once all is healthy.")
-    ] = None,
+    data_dir: Annotated[Path, typer.Option(metavar="FOLDER", help="Where our own queue is kept.")] = Path(
+        ".headrace"
+    ),
+    grace: options.Grace = 20.0,
+    ready_file: options.ReadyFile = None,
 ) -> None:
     """Run broker, consumers and gateway on this machine until Ctrl-C."""
     require_model(engine)

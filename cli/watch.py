@@ -26,7 +26,7 @@ def watch(
     grpc: options.Grpc = None,
     prefix: options.Prefix = None,
 ) -> None:
-    """Print the text of an answer from its beginning, until it is complete."""
+    """Print an answer as it comes, from its beginning to its end."""
     environment = read_environment()
     target = options.gateway_target(grpc, broker, environment)
     if target is not None:

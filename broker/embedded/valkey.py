@@ -7,6 +7,7 @@ this user can open, or on a loopback port, and dies with the process that starte
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -91,7 +92,8 @@ class EmbeddedValkey:
             self._child.stop(_STOP_PATIENCE_S)
             self._child = None
         if self._port is None:
-            self._socket_path().unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # tidying up must not hide why the server ended
+                self._socket_path().unlink(missing_ok=True)
 
     def __enter__(self) -> EmbeddedValkey:
         self.start()
@@ -174,7 +176,7 @@ class EmbeddedValkey:
         return str(self._socket_path()) if self._port is None else (_LOOPBACK, self._port)
 
     def _socket_path(self) -> Path:
-        """In the data folder; where its path is too long for a socket, or no text that an address can hold, in
+        """In the data folder; where its path is too long for a socket, or no text that an address holds, in
         a short folder of ours."""
         path = self._folder / "valkey.sock"
         raw = os.fsencode(path)

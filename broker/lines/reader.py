@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from headrace.broker.lines.openai import parse_line
@@ -27,6 +27,8 @@ _FOREIGN = {
     b"\xff\xfe": "text in UTF-16; save it as UTF-8 first",
     b"\xfe\xff": "text in UTF-16; save it as UTF-8 first",
 }
+GROUP_LINES = 64
+GROUP_BYTES = 1 << 20
 _SKIP_BYTES = 64 * 1024
 _ID_KEPT_WHOLE = 64
 
@@ -99,3 +101,17 @@ def _key(custom_id: str) -> str | bytes:
     if len(custom_id) <= _ID_KEPT_WHOLE:
         return custom_id
     return hashlib.sha256(custom_id.encode()).digest()
+
+
+def grouped(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Lines in groups for one round trip each, bounded both ways: by number, and by bytes."""
+    group: list[Line] = []
+    size = 0
+    for line in lines:
+        group.append(line)
+        size += len(line.raw)
+        if len(group) >= GROUP_LINES or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -12,6 +12,7 @@ keeps two runs over the same input apart, on a broker that remembers the first.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 
@@ -22,7 +23,7 @@ _RESULT = re.compile(rf"batch_req_({_RUN.pattern})_([0-9]{{1,15}})(?:-[0-9]{{1,6
 
 def content_key(digest: bytes, model: str) -> str:
     """The part of a run's id that says which content it answers."""
-    return hashlib.sha256(digest + model.encode()).hexdigest()[:_CONTENT_HEX]
+    return hashlib.sha256(digest + os.fsencode(model)).hexdigest()[:_CONTENT_HEX]
 
 
 def new_run(content: str) -> str:

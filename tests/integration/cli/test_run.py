@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def test_a_run_whose_model_is_missing_leaves_nothing_behind(spawn: Spawn, tmp_pa
     assert process.returncode == 2
     assert "no-such-model" in errors.strip().splitlines()[-1]
     assert "Traceback" not in errors
-    assert not out.exists()
+    assert list(tmp_path.iterdir()) == [input_file]
 
 
 def test_two_runs_into_one_output_are_refused(spawn: Spawn, tmp_path: Path) -> None:
@@ -89,3 +90,18 @@ def test_two_runs_into_one_output_are_refused(spawn: Spawn, tmp_path: Path) -> N
     _, errors = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 2
     assert "another run" in errors
+
+
+def test_a_broker_that_cannot_come_back_ends_the_run_with_its_reason(spawn: Spawn, tmp_path: Path) -> None:
+    input_file, out = write_input(tmp_path / "in.jsonl", LINES), tmp_path / "out.jsonl"
+    process = spawn("run", input_file, "-o", out, *SLOW_SIM)
+    eventually(lambda: line_count(out) >= 2, "the first answers")
+    folder = tmp_path / "out.jsonl.headrace" / "broker"
+    pid = int((folder / "valkey.lock").read_text())
+    folder.rename(tmp_path / "elsewhere")
+    folder.write_text("a file is in the way, as a full disk might be")
+    os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert "a file is in the way; choose another folder" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
