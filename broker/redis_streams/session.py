@@ -154,9 +154,15 @@ class RedisSession:
                 refused.append((entry, str(error)))
         for entry, reason in refused:
             await self._refuse(entry, reason)
-        new = [delivery for delivery in deliveries if entry_of(delivery) not in self._holds]
-        self._holds.update({entry_of(delivery): _Hold(delivery) for delivery in new})
-        return new
+        return [delivery for delivery in deliveries if self._take_hold(delivery)]
+
+    def _take_hold(self, delivery: Delivery) -> bool:
+        """False for what the session holds already: the entry itself, or a copy that carries its position.
+        The copy is left to lapse, and opens as a twin elsewhere or later."""
+        if any(hold.delivery.position == delivery.position for hold in self._holds.values()):
+            return False
+        self._holds[entry_of(delivery)] = _Hold(delivery)
+        return True
 
     async def _refuse(self, entry: Entry, reason: str) -> None:
         try:

@@ -6,14 +6,15 @@
 -- ARGV[6] unix ms of the first publish
 -- Returns {outcome, epoch, cancelled (1/0), unix ms}
 
-local index, position = KEYS[2], ARGV[4]
+local index, position, place = KEYS[2], ARGV[4], KEYS[1] .. '/' .. ARGV[3]
 local now = now_ms()
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then return {'lost', 0, 0, now} end
 
 local known = redis.call('HMGET', index, 'hash', 'state', 'position', 'place', 'cancelled')
 if known[1] and known[1] ~= ARGV[5] then return {'conflict', 0, 0, now} end
 if known[2] == 'ended' then return {'ended', 0, 0, now} end
-if known[3] and known[3] ~= position and stands(known[4], known[3], KEYS[4]) then
+-- Its place tells the one that runs: a position can be copied, with all fields of a retried entry.
+if known[4] and known[4] ~= place and stands(known[4], known[3], KEYS[4]) then
   return {'twin', 0, 0, now}
 end
 
@@ -21,8 +22,7 @@ end
 -- since entry ids run ahead of a clock that was set back.
 local cancelled = known[5] and (known[3] == position or tonumber(known[5]) >= tonumber(ARGV[6]))
 if not cancelled then redis.call('HDEL', index, 'cancelled') end
-redis.call('HSET', index, 'hash', ARGV[5], 'state', 'open', 'position', position,
-  'place', KEYS[1] .. '/' .. ARGV[3])
+redis.call('HSET', index, 'hash', ARGV[5], 'state', 'open', 'position', position, 'place', place)
 local epoch = redis.call('HINCRBY', index, 'epoch', 1)
 redis.call('PERSIST', index)
 redis.call('PERSIST', KEYS[3])

@@ -75,8 +75,8 @@ async def test_when_a_worker_is_killed_another_resumes_its_answers(broker: Broke
     for number, reader in enumerate(seen):
         reader.check(number, 150)
     assert all(reader.kept[-1] >= 10 for reader in seen), [reader.kept for reader in seen]
+    await second.stop()  # a reader sees the end a moment before the consumer counts it
     assert second.worker.counters.resumed == 4
-    await second.stop()
 
 
 async def test_a_drained_worker_hands_over_and_the_next_resumes_from_its_last_token(broker: Broker) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
-from headrace.broker.contract import Broker, CancelResult
+from headrace.broker.contract import Broker, CancelResult, Done, OpenOutcome, Retry
 from headrace.broker.errors import BrokerError, ReplyNotAllowed
 from headrace.broker.message import JSON, PROTOBUF, Lane, Message, RequestRef
 from headrace.broker.names import Names
@@ -15,6 +15,7 @@ from tests.integration.redis.steps import (
     BODY,
     LONG_MS,
     PATIENCE_S,
+    SHORT_MS,
     entries,
     lines,
     publish,
@@ -240,3 +241,28 @@ async def test_a_cancel_older_than_a_raw_entry_never_counts_however_often_it_is_
     delivery = await take(session)
     for _ in range(2):
         assert not (await session.open(delivery)).cancelled
+
+
+async def test_copies_of_a_retried_entry_are_twins_whoever_takes_them(
+    broker: Broker, client: Redis, names: Names
+) -> None:
+    """A retried entry carries its position; somebody sends all its fields again."""
+    stream = names.requests(Lane.BATCH)
+    await xadd(client, stream, {"body": BODY})
+    one, other = [await broker.consume([Lane.BATCH], SHORT_MS) for _ in range(2)]
+    first = await run(one)
+    assert await one.settle(first.delivery, first.epoch, Retry(0, "for its position"))
+    again = await run(one)
+    (fields,) = await entries(client, stream)
+    await xadd(client, stream, fields)
+    assert await one.pull(1, 0) == []  # else one of the two would be dropped, and its lease renewed for ever
+    for _ in range(20):
+        assert await one.heartbeat() == []
+        if taken := await other.pull(1, SHORT_MS // 4):
+            break
+    assert (await other.open(taken[0])).outcome is OpenOutcome.TWIN
+    assert await other.settle(taken[0], 0, Done())
+    assert await again.start()
+    assert await again.finish(b"answer")
+    assert await lines(broker, 1) == [b"answer"]
+    assert await client.xlen(stream) == 0
