@@ -245,7 +245,8 @@ class Broker(Protocol):
         """The log of a request from its beginning, void events included (feed all of them to a `Fold`),
         then what is appended, until the first terminal event has been yielded. With `cursor`, the events up
         to it are yielded all the same: the caller folds them silently. Buffers are bounded; a reader that is
-        slow re-reads the log instead. An unknown cursor raises `UnknownCursor`."""
+        slow re-reads the log instead. An unknown cursor raises `UnknownCursor`, and so does a log whose time
+        is over before it was read to its end."""
 
     async def known(self, ref: RequestRef) -> bool:
         """Whether the broker holds an index or a log of this request."""
