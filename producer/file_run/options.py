@@ -21,8 +21,8 @@ class FileRunOptions:
     `model` stands for all that the answers depend on besides the lines themselves (model, engine options):
     a run is taken up again only under the same. `prefix` is the broker's. `window` bounds the requests in
     flight, and with them the memory: the file itself is streamed. `policy`: how long to bear a broker that
-    is away. `quiet_s`: how long the reply topic must be still before a resumed run publishes, or a request
-    that has ended without a result line is asked anew.
+    is away; `pulse_s`: how often to see whether it is. `quiet_s`: how long the reply topic must be still
+    before a resumed run publishes, or a request that has ended without a result line is asked anew.
     """
 
     input: Path
@@ -33,6 +33,7 @@ class FileRunOptions:
     window: int = 256
     max_line_bytes: int = MAX_LINE_BYTES
     policy: RetryPolicy = field(default_factory=RetryPolicy)
+    pulse_s: float = 5.0
     quiet_s: float = 0.5
 
 

@@ -27,5 +27,7 @@ async def pause(error: BrokerUnavailable, backoff: Backoff) -> None:
     """Waits for the next attempt; FileRunError where patience is at its end."""
     wait = backoff.next_wait()
     if wait is None:
-        raise FileRunError(f"{error}; start again once it is back: the answers so far are kept") from error
+        raise FileRunError(
+            f"the broker stays away ({error}); start again once it is back: the answers so far are kept"
+        ) from error
     await asyncio.sleep(wait)

@@ -27,8 +27,9 @@ from typing import Self
 
 from headrace.broker.contract import Broker
 from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.message import RequestRef
 from headrace.producer.file_run.collector import Arrival, Arrivals, Collector
-from headrace.producer.file_run.identity import reply_topic
+from headrace.producer.file_run.identity import reply_topic, request_id
 from headrace.producer.file_run.input_file import InputFile
 from headrace.producer.file_run.ledger import Ledger
 from headrace.producer.file_run.mark import remove_mark, write_mark
@@ -37,6 +38,7 @@ from headrace.producer.file_run.output_file import OutputFile
 from headrace.producer.file_run.publisher import Publisher
 from headrace.producer.file_run.recover import recover
 from headrace.producer.file_run.rescuer import Rescuer
+from headrace.producer.file_run.retry import persist
 
 
 async def run_file(
@@ -142,7 +144,8 @@ class _Tasks:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._publish(publisher, collector, begun))
-                endless = [tasks.create_task(each) for each in (collector.run(), rescuer.run())]
+                lasting = (collector.run(), rescuer.run(), self._feel_pulse())
+                endless = [tasks.create_task(each) for each in lasting]
                 await self._write(report)
                 for task in endless:
                     task.cancel()
@@ -154,6 +157,13 @@ class _Tasks:
             await collector.quiet(self._options.quiet_s)
         await publisher.publish_all(self._source)
         await self._arrivals.put(None)
+
+    async def _feel_pulse(self) -> None:
+        """Ends the run with a sentence when the broker stays away: a reader of results only waits for it."""
+        nobody = RequestRef(request_id(self._ledger.run, line=0))
+        while True:
+            await asyncio.sleep(self._options.pulse_s)
+            await persist(lambda: self._broker.known(nobody), self._options.policy)
 
     async def _write(self, report: Callable[[], None]) -> None:
         """Writes what arrives, until everything is published and nothing is in flight."""

@@ -505,12 +505,15 @@ async def test_a_broker_that_hiccups_is_borne(bench: Bench, queue: FakeQueue) ->
     assert (await bench.run(queue)).done == 50
 
 
+@pytest.mark.parametrize("patient", [True, False])
 async def test_a_broker_that_stays_away_ends_the_run_with_one_sentence(
-    bench: Bench, queue: FakeQueue
+    bench: Bench, queue: FakeQueue, patient: bool
 ) -> None:
     bench.write(*numbered(50))
+    queue.patient = patient
     await queue.set_answering(False)
-    running = asyncio.create_task(bench.run(queue, policy=RetryPolicy(0.001, 0.001, patience_s=0.02)))
+    policy = RetryPolicy(0.001, 0.001, patience_s=0.02)
+    running = asyncio.create_task(bench.run(queue, policy=policy, pulse_s=0.01))
     await queue.published(1)
     await queue.leave()
     with pytest.raises(FileRunError, match="start again once it is back"):
