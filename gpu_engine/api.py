@@ -14,7 +14,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How to choose the next token, and when to stop.
 
     `temperature` 0 is greedy. Filters apply in the order temperature, top_k, min_p, top_p, as in vLLM;
-    `top_k` 0, `top_p` 1 and `min_p` 0 switch them off. The noise depends on (`seed`, position) alone.
+    `top_k` 0, `top_p` 1 and `min_p` 0 switch them off. The noise depends on (`seed`, position) alone; seed
+    None: the engine draws one, so that two requests that are equal have answers that differ.
     `max_tokens` counts generated tokens; None: up to `max_total_tokens`. `stop` strings end the text
     before them. `ignore_eos` ignores the model's end token, not `stop`.
     """
@@ -24,7 +25,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
-    seed: int = 0
+    seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
 

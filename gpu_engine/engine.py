@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output
+import msgspec
+
+from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output, SamplingParams
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import OutputEstimate
@@ -150,7 +153,7 @@ class StepEngine:
             token_ids=[*request.prompt_ids, *request.output_ids],
             num_prompt_tokens=prompt,
             max_output_tokens=self._limits.max_output_tokens(prompt, request.params.max_tokens),
-            params=request.params,
+            params=_seeded(request.params),
             chain=self._memory.chain(),
             priority=request.priority,
         )
@@ -179,6 +182,12 @@ class StepEngine:
         """For tests and for an idle engine; O(blocks). Raises AssertionError."""
         self._scheduler.check_invariants()
         assert len(self._texts) == len(self._scheduler), "a text outlives its request, or the reverse"
+
+
+def _seeded(params: SamplingParams) -> SamplingParams:
+    if params.seed is not None or params.temperature == 0:
+        return params
+    return msgspec.structs.replace(params, seed=secrets.randbits(63))
 
 
 def _shown(token_ids: Sequence[int], outcome: StepOutcome | None) -> Sequence[int]:

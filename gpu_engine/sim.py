@@ -39,7 +39,7 @@ _HANG_S: Final = 3600.0
 def expected_answer(prompt_ids: Sequence[int], params: SamplingParams, n: int) -> list[int]:
     """The first `n` tokens of the answer to a prompt: ids of SimTokenizer, each an ASCII letter or space.
 
-    They depend on `prompt_ids` and, where `temperature` is above 0, on `seed`; on nothing else.
+    They depend on `prompt_ids` and, where `temperature` is above 0, on `seed` (None: 0); on nothing else.
     """
     answer = _Answer(prompt_ids, params)
     return [answer.token(position) for position in range(n)]
@@ -51,7 +51,7 @@ class _Answer:
     __slots__ = ("_key", "_number", "_word")
 
     def __init__(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
-        seed = params.seed if params.temperature > 0 else 0
+        seed = (params.seed or 0) if params.temperature > 0 else 0
         self._key = blake2b(array("q", prompt_ids).tobytes(), salt=(seed % (1 << 64)).to_bytes(8)).digest()
         self._number = -1
         self._word = b""

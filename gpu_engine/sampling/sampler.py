@@ -48,6 +48,7 @@ def _choose(logits: Row, every: Places, params: SamplingParams, position: int) -
 def _draw(logits: Row, ids: Places, params: SamplingParams, position: int) -> int:
     """A token of `ids` [V] by inverse transform sampling: one uniform number, looked up in the cumulated
     weights in the order of token ids. Weights are relative to that of the likeliest token, in float32."""
+    assert params.seed is not None, "the engine gives every request that draws a seed"
     temperature = min(max(params.temperature, COLDEST), HOTTEST)
     if 0 < params.top_k < len(ids):
         kept = keep_top_k(logits, params.top_k)

@@ -106,7 +106,7 @@ def check_params(params: SamplingParams) -> EngineError | None:
         (params.top_k >= 0, "top_k", f"top_k must be at least 0 (0: no limit), not {params.top_k}."),
         (0 <= params.min_p <= 1, "min_p", f"min_p must be between 0 and 1, not {params.min_p}."),
         (
-            SEED_RANGE[0] <= params.seed <= SEED_RANGE[1],
+            params.seed is None or SEED_RANGE[0] <= params.seed <= SEED_RANGE[1],
             "seed",
             f"seed must fit in 64 bits, {params.seed} does not.",
         ),

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from headrace.gpu_engine.api import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Tokens of one request that this step computes: a prefill chunk or a decode, which are the same thing.
 
     `token_ids` [n] are the input tokens at positions `start` … `start + n - 1`; the KV of all earlier

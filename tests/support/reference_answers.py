@@ -17,9 +17,10 @@ Prompt = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Answer:
-    """Greedy tokens of the reference, and at each the distance of its two best logits."""
+    """Greedy tokens of the reference; at each, its second best token and how far its logit is behind."""
 
     token_ids: list[int]
+    seconds: list[int]
     gaps: list[float]
 
 
@@ -32,18 +33,19 @@ class Comparison:
     wrong: list[str] = field(default_factory=list)
 
     def compare(self, name: str, ours: Sequence[int], reference: Answer) -> None:
-        """Up to the first difference: what follows a tie that fell the other way is another answer."""
-        wanted = (
-            reference.token_ids[: len(ours)] if len(ours) < len(reference.token_ids) else reference.token_ids
-        )
-        for i, token in enumerate(wanted):
+        """Up to the first difference: what follows a tie that fell the other way is another answer. It must
+        have fallen to the reference's second best token, no other."""
+        if len(ours) != len(reference.token_ids):
+            self.wrong.append(f"{name}: {len(ours)} tokens, not {len(reference.token_ids)}")
+        rows = zip(ours, reference.token_ids, reference.seconds, reference.gaps, strict=False)
+        for i, (token, best, second, gap) in enumerate(rows):
             self.tokens += 1
-            if i < len(ours) and ours[i] == token:
+            if token == best:
                 continue
-            if i < len(ours) and reference.gaps[i] < TIE:
+            if token == second and gap < TIE:
                 self.ties += 1
-                return
-            self.wrong.append(f"{name}: token {i} is {list(ours[i : i + 1])}, not {token}")
+            else:
+                self.wrong.append(f"{name}: token {i} is {token}, not {best}")
             return
 
     def check(self) -> None:
@@ -76,7 +78,9 @@ def _generate(reference: Any, prompts: list[Prompt], tokens: int) -> list[Answer
         output_logits=True,
         return_dict_in_generate=True,
     )
-    best = torch.stack(out.logits, dim=1).topk(2, dim=-1).values
-    gaps = (best[..., 0] - best[..., 1]).tolist()
-    new = out.sequences[:, ids.shape[1] :].tolist()
-    return [Answer(token_ids, row) for token_ids, row in zip(new, gaps, strict=True)]
+    best = torch.stack(out.logits, dim=1).topk(2, dim=-1)
+    gaps = best.values[..., 0] - best.values[..., 1]
+    new = out.sequences[:, ids.shape[1] :]
+    seconds = best.indices.sum(dim=-1) - new  # the other of the two, in whichever order equals come
+    rows = zip(new.tolist(), seconds.tolist(), gaps.tolist(), strict=True)
+    return [Answer(*row) for row in rows]

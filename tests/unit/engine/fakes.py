@@ -20,7 +20,7 @@ EOS = 31
 NAN = -1
 
 
-def next_token(context: Sequence[int], seed: int) -> int:
+def next_token(context: Sequence[int], seed: int | None) -> int:
     """The fake model: the token after `context`."""
     return hash((seed, *context)) % VOCAB
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.gpu_engine.api import Engine
+from headrace.gpu_engine.api import Engine, EngineRequest, SamplingParams
 from tests.unit.engine.fakes import EOS, Bench, expected_tokens, next_token, request
 
 TOTAL = 63 * 4
@@ -349,3 +349,26 @@ def test_seeds_belong_to_requests_whatever_else_runs() -> None:
     answers = bench.run()
     assert answers["r5"].token_ids == alone
     assert len({tuple(answer.token_ids) for answer in answers.values()}) > 1
+
+
+def test_requests_without_a_seed_differ_and_greedy_ones_need_none() -> None:
+    bench = Bench()
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    for number in range(4):
+        bench.add(EngineRequest(id=f"r{number}", prompt_ids=[1, 2, 3], params=params))
+    bench.add(EngineRequest(id="greedy", prompt_ids=[1], params=SamplingParams(temperature=0, max_tokens=1)))
+    answers = bench.run()
+    assert len({tuple(answers[f"r{number}"].token_ids) for number in range(4)}) == 4
+    seeds = {chunk.request_id: chunk.params.seed for plan in bench.runner.plans for chunk in plan.chunks}
+    assert seeds.pop("greedy") is None
+    assert None not in seeds.values()
+
+
+def test_at_idle_all_blocks_but_the_null_block_are_free_those_with_cached_content_too() -> None:
+    bench = Bench(num_blocks=9)
+    for number in range(3):
+        bench.add(request(f"r{number}", [1, 2, 3, 4, 5, number], 9))
+    bench.run()
+    memory = bench.engine._memory
+    assert memory.num_free == memory.capacity == 8
+    assert memory.lookup(memory.chain(), [1, 2, 3, 4, 5, 6]), "and the cache still knows their content"

@@ -60,6 +60,25 @@ def test_what_earlier_requests_left_in_the_cache_never_reaches_a_result(tiny_mod
     assert Sequences(runner, prompts, 8, seed=2).run(9) == clean
 
 
+def test_logits_after_a_prefix_hit_equal_cold_ones(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request leaves two blocks; the second brings the same prompt and computes its end alone."""
+    runner = runner_of(tiny_model("qwen3"))
+    seen: list[torch.Tensor] = []
+    head = runner._model.head
+
+    def watch(hidden: torch.Tensor) -> torch.Tensor:
+        seen.append(head(hidden))
+        return seen[-1]
+
+    monkeypatch.setattr(runner._model, "head", watch)
+    prompt = prompts_of([40])[0]
+    runner.launch(StepPlan(1, [Chunk("cold", prompt, 0, [3, 9, 4], True, GREEDY)]))
+    runner.launch(StepPlan(2, [Chunk("hit", prompt[32:], 32, [3, 9, 7], True, GREEDY)]))
+    torch.testing.assert_close(seen[1], seen[0], rtol=0, atol=2e-5)
+
+
 def test_a_request_that_is_not_finite_fails_alone_whether_it_samples_or_not(tiny_model: TinyModel) -> None:
     """A chunk that does not sample fails too, before its blocks could be shared."""
     runner = runner_of(tiny_model("qwen2"))

@@ -47,6 +47,7 @@ def naive_probabilities(logits: list[float], params: SamplingParams) -> npt.NDAr
 
 def naive_token(logits: list[float], params: SamplingParams, position: int) -> int:
     cumulated = naive_probabilities(logits, params).cumsum()
+    assert params.seed is not None
     return int(np.searchsorted(cumulated, uniform(params.seed, position), side="right"))
 
 
@@ -113,11 +114,11 @@ def test_in_a_large_vocabulary_each_kind_of_row_draws_the_same_token_alone_and_b
 @pytest.mark.parametrize(
     "params",
     [
-        SamplingParams(temperature=1.0),
-        SamplingParams(temperature=1.7, top_k=5),
-        SamplingParams(temperature=1.0, top_p=0.8),
-        SamplingParams(temperature=1.3, min_p=0.1),
-        SamplingParams(temperature=1.0, top_k=12, min_p=0.02, top_p=0.9),
+        SamplingParams(temperature=1.0, seed=0),
+        SamplingParams(temperature=1.7, top_k=5, seed=0),
+        SamplingParams(temperature=1.0, top_p=0.8, seed=0),
+        SamplingParams(temperature=1.3, min_p=0.1, seed=0),
+        SamplingParams(temperature=1.0, top_k=12, min_p=0.02, top_p=0.9, seed=0),
     ],
     ids=["plain", "top_k", "top_p", "min_p", "all"],
 )
@@ -146,27 +147,29 @@ def test_greedy_takes_the_first_of_equal_logits() -> None:
 
 def test_a_tiny_temperature_is_greedy_and_not_an_overflow() -> None:
     logits = logits_of(2)
-    assert sample(logits, [SamplingParams(temperature=1e-300)], [9]) == [int(logits.argmax())]
+    assert sample(logits, [SamplingParams(temperature=1e-300, seed=0)], [9]) == [int(logits.argmax())]
 
 
 def test_the_largest_temperature_makes_all_tokens_alike_and_overflows_nothing() -> None:
-    draws = sample(logits_of(2).expand(500, -1), [SamplingParams(temperature=1e300)] * 500, range(500))
+    draws = sample(
+        logits_of(2).expand(500, -1), [SamplingParams(temperature=1e300, seed=0)] * 500, range(500)
+    )
     assert len(set(draws)) == VOCAB
 
 
 def test_finite_logits_are_finite_even_if_their_sum_is_not() -> None:
     logits = torch.full((2, VOCAB), 3e38)
     logits[:, 7] = -3e38
-    greedy, drawn = sample(logits, [SamplingParams(temperature=0), SamplingParams()], [1, 1])
+    greedy, drawn = sample(logits, [SamplingParams(temperature=0), SamplingParams(seed=1)], [1, 1])
     assert greedy == 0
     assert drawn not in (None, 7)
 
 
 def test_a_row_that_is_not_finite_fails_alone() -> None:
     logits = logits_of(4, 5)
-    expected = sample(logits, [SamplingParams(temperature=t) for t in (0, 1, 0, 1, 1)], range(5))
+    expected = sample(logits, [SamplingParams(temperature=t, seed=0) for t in (0, 1, 0, 1, 1)], range(5))
     logits[0, 7], logits[1, 3], logits[2, 0] = torch.nan, torch.inf, -torch.inf
-    batch = [SamplingParams(temperature=t) for t in (0, 1, 0, 1, 1)]
+    batch = [SamplingParams(temperature=t, seed=0) for t in (0, 1, 0, 1, 1)]
     assert sample(logits, batch, range(5)) == [None, None, None, *expected[3:]]
 
 
