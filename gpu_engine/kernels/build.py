@@ -19,9 +19,8 @@ LINK = ("-shared", "-fPIC")
 
 
 def load_cpu_kernels(cache_dir: Path | None = None) -> ctypes.CDLL | None:
-    """The library of `cpu/*.cpp`, or None where there is no compiler: pure torch serves then.
-
-    torch must have been imported before.
+    """The library of `cpu/*.cpp`, or None where there is no compiler or no place for what it makes: pure
+    torch serves then. torch must have been imported before.
 
     The first call compiles for about 3 seconds; `cache_dir` (default: `~/.cache/headrace/kernels`) keeps the
     result. Processes that build at the same time do not disturb one another.
@@ -31,7 +30,7 @@ def load_cpu_kernels(cache_dir: Path | None = None) -> ctypes.CDLL | None:
         return None
     try:
         return ctypes.CDLL(str(_build(compiler, cache_dir or Path.home() / ".cache/headrace/kernels")))
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, RuntimeError, subprocess.CalledProcessError):  # RuntimeError: a user without a home
         return None
 
 

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -122,6 +123,18 @@ def test_large_scores_neither_overflow_nor_vanish() -> None:
 
 def test_without_a_compiler_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
+    assert build.load_cpu_kernels() is None
+
+
+def test_a_user_without_a_home_or_with_one_that_is_read_only_has_no_kernels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    (tmp_path / "file").touch()
+    assert build.load_cpu_kernels(tmp_path / "file" / "below a file") is None
+    monkeypatch.setattr(Path, "home", no_home)
     assert build.load_cpu_kernels() is None
 
 

@@ -79,9 +79,12 @@ def test_logits_after_a_prefix_hit_equal_cold_ones(
     torch.testing.assert_close(seen[1], seen[0], rtol=0, atol=2e-5)
 
 
-def test_a_request_that_is_not_finite_fails_alone_whether_it_samples_or_not(tiny_model: TinyModel) -> None:
+@pytest.mark.parametrize("attention", ["reference", "cpu"])
+def test_a_request_that_is_not_finite_fails_alone_whether_it_samples_or_not(
+    tiny_model: TinyModel, attention: str
+) -> None:
     """A chunk that does not sample fails too, before its blocks could be shared."""
-    runner = runner_of(tiny_model("qwen2"))
+    runner = runner_of(tiny_model("qwen2"), attention=attention)
     alone = runner.launch(StepPlan(1, [Chunk("good", [3, 4, 5], 0, [1], True, GREEDY)]))
     runner._model.embeddings[9] = torch.nan
     chunks = [

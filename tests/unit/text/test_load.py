@@ -78,6 +78,21 @@ def test_a_folder_gives_all_end_tokens_of_its_files(folder: Path) -> None:
     assert tokenizer.eos_ids == {7, 8, 9, *tokenizer.encode("<|end|>")}
 
 
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
+def test_the_class_of_a_tokenizer_is_the_one_that_transformers_picks_for_the_model_type(
+    folder: Path, tmp_path: Path, model_type: str
+) -> None:
+    """With the same tokenizer.json they split numbers, spaces and line breaks in ways of their own."""
+    copy = Path(shutil.copytree(folder, tmp_path / "model"))
+    (copy / "config.json").write_text(json.dumps({"model_type": model_type}))
+    settings = json.loads((copy / "tokenizer_config.json").read_text())
+    settings.pop("tokenizer_class")
+    (copy / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours, reference = load_tokenizer(str(copy)), AutoTokenizer.from_pretrained(copy)
+    for text in ("12345", "  def f(x):", "a\n\n  b", "caf\u00e9 caf\u0065\u0301", "<|end|> end"):
+        assert ours.encode(text) == reference(text, truncation=False, padding=False).input_ids
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"eos_token_id": "x"}', '{"eos_token_id": [null]}'])
 def test_a_file_whose_end_tokens_are_none_is_named(folder: Path, tmp_path: Path, content: str) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "model"))
