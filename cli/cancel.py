@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.broker.contract import CancelResult
-from headrace.broker.message import RequestRef
+from headrace.broker.message import DEFAULT_TENANT, RequestRef
 from headrace.cli import options
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
@@ -21,15 +21,18 @@ def cancel(
     broker: options.Broker = None,
     grpc: options.Grpc = None,
     prefix: options.Prefix = None,
+    tenant: options.Tenant = DEFAULT_TENANT,
 ) -> None:
     """Cancel a request; its partial answer is kept."""
     environment = read_environment()
     target = options.gateway_target(grpc, broker, environment)
     if target is not None:
+        options.refuse_tenant(tenant)
         run_async(_cancel_by_gateway(target, request_id))
     else:
         url = options.broker_url(broker, environment)
-        run_async(_cancel_by_broker(url, options.prefix(prefix, environment), request_id))
+        ref = RequestRef(request_id, tenant)
+        run_async(_cancel_by_broker(url, options.prefix(prefix, environment), ref))
 
 
 async def _cancel_by_gateway(target: str, request_id: str) -> ExitCode:
@@ -37,11 +40,11 @@ async def _cancel_by_gateway(target: str, request_id: str) -> ExitCode:
         return _tell(await client.cancel(request_id))
 
 
-async def _cancel_by_broker(url: str, prefix: str, request_id: str) -> ExitCode:
+async def _cancel_by_broker(url: str, prefix: str, ref: RequestRef) -> ExitCode:
     async with connected(url, prefix) as broker:
-        result = await broker.cancel(RequestRef(request_id))
+        result = await broker.cancel(ref)
     if result is CancelResult.UNKNOWN:
-        raise Mistake(unknown(request_id).message)
+        raise Mistake(unknown(ref.request_id).message)
     return _tell(result is CancelResult.MARKED)
 
 

@@ -10,7 +10,7 @@ import typer
 from headrace.broker.message import Lane
 from headrace.cli import options
 from headrace.cli.engine_options import takes_engine
-from headrace.cli.models import served_name
+from headrace.cli.models import served_names
 from headrace.cli.ready_file import check_place
 from headrace.cli.settings import read_environment
 from headrace.consumer.settings import ConsumerSettings
@@ -25,9 +25,8 @@ def consumer(
     lane: Annotated[list[Lane] | None, typer.Option(help="Lane to serve; repeat it. Default: all.")] = None,
     lease: options.Lease = 30.0,
     grace: options.Grace = 30.0,
-    served_model_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What clients call the model.")
-    ] = None,
+    log_retention: options.LogRetention = 24 * 60 * 60,
+    served_model_name: options.ServedModelNames = None,
     ready_file: options.ReadyFile = None,
 ) -> None:
     """Pull requests from the queue and answer them."""
@@ -36,14 +35,17 @@ def consumer(
 
     environment = read_environment()
     check_place(ready_file)
+    names = tuple(served_model_name or ()) or served_names(engine.model)
     settings = ConsumerSettings(
         broker=options.broker_url(broker, environment),
         prefix=options.prefix(prefix, environment),
         lanes=tuple(lane or Lane),
         lease_ms=round(lease * 1000),
         grace_s=grace,
+        log_retention_s=log_retention,
         engine=engine,
-        model=served_model_name or served_name(engine.model),
+        model=names[0] if names else None,
+        aliases=names[1:],
         ready_file=ready_file,
     )
     raise typer.Exit(asyncio.run(run_consumer(settings)))

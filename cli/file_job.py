@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 # One consumer, and nobody to take over from it but its successor: a short lease costs nothing.
 LEASE_S = 3.0
+# Nobody watches the requests of a file, and their answers are in OUT: a million logs would fill the memory.
+LOG_RETENTION_S = 300.0
 GRACE_S = 2.0
 
 
@@ -41,6 +43,7 @@ class FileJob:
     broker: str | None
     prefix: str
     lane: Lane = Lane.BATCH
+    served_model_names: tuple[str, ...] = ()
 
     @property
     def state_dir(self) -> Path:
@@ -80,7 +83,13 @@ async def answer_file(job: FileJob, run: FileRun, display: RunDisplay) -> Summar
 
 def _stack_options(job: FileJob) -> StackOptions:
     return StackOptions(
-        data_dir=job.state_dir, engine=job.engine, prefix=job.prefix, lease_s=LEASE_S, grace_s=GRACE_S
+        data_dir=job.state_dir,
+        engine=job.engine,
+        prefix=job.prefix,
+        lease_s=LEASE_S,
+        log_retention_s=LOG_RETENTION_S,
+        served_model_names=job.served_model_names,
+        grace_s=GRACE_S,
     )
 
 

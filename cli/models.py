@@ -32,6 +32,6 @@ def demo_model() -> Path:
     )
 
 
-def served_name(model: str) -> str | None:
-    """What clients call the model; None: the engine's own name for it."""
-    return DEMO_NAME if Path(model).parent.name == DEMO_PACKAGE.replace("-", "_") else None
+def served_names(model: str) -> tuple[str, ...]:
+    """What clients may call the model, the preferred name first; none: the engine's own name for it."""
+    return (DEMO_NAME, DEMO) if Path(model).parent.name == DEMO_PACKAGE.replace("-", "_") else ()

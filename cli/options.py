@@ -52,6 +52,19 @@ Grace = Annotated[
     typer.Option(metavar="SECONDS", min=0, help="Seconds to finish what runs when stopped."),
 ]
 Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0: any free one.")]
+LogRetention = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=1, help="How long a finished request can still be watched."),
+]
+ServedModelNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="What requests may call the model; repeat it for further names. Default: the model's own name.",
+        show_default=False,
+    ),
+]
+Tenant = Annotated[str, typer.Option(metavar="TENANT", help="Whose request it is, where tenants are named.")]
 ReadyFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write endpoints and pids here once all is healthy.")
 ]
@@ -76,3 +89,9 @@ def gateway_target(grpc: str | None, broker: str | None, environment: Environmen
     if grpc is not None or broker is not None:
         return grpc
     return environment.grpc if environment.broker is None else None
+
+
+def refuse_tenant(tenant: str) -> None:
+    """A gateway knows its callers' tenant by itself: only the broker can be asked for another's."""
+    if tenant:
+        raise Mistake("--tenant goes with --broker: a gateway serves the default tenant only")

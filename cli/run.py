@@ -33,6 +33,7 @@ def run(
     ] = None,
     prefix: options.Prefix = None,
     lane: Annotated[Lane, typer.Option(help="Service class of the requests.")] = Lane.BATCH,
+    served_model_name: options.ServedModelNames = None,
 ) -> None:
     """Answer every line of a file. Stopped or killed, the same command goes on where it was.
 
@@ -41,7 +42,9 @@ def run(
     """
     if broker is None:
         require_model(engine)
-    job = FileJob(input_file, output, engine, broker, options.prefix(prefix, read_environment()), lane)
+    names = tuple(served_model_name or ())
+    prefix = options.prefix(prefix, read_environment())
+    job = FileJob(input_file, output, engine, broker, prefix, lane, names)
     with FileRun.open(job.run_options) as files:
         run_async(_run(job, files))
 

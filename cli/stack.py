@@ -39,6 +39,8 @@ class StackOptions:
     prefix: str = "headrace"
     consumers: int = 1
     lease_s: float = 30.0
+    log_retention_s: float = 24 * 60 * 60
+    served_model_names: tuple[str, ...] = ()
     grpc_port: int | None = None
     grace_s: float = 20.0
 
@@ -136,7 +138,9 @@ class Stack:
         engine = self._options.engine
         if engine.threads is None:
             engine = engine.model_copy(update={"threads": threads_each(self._options.consumers)})
-        arguments = ["--lease", str(self._options.lease_s), *engine_arguments(engine)]
+        names = [part for name in self._options.served_model_names for part in ("--served-model-name", name)]
+        times = ("--lease", str(self._options.lease_s), "--log-retention", str(self._options.log_retention_s))
+        arguments = [*times, *names, *engine_arguments(engine)]
         numbers = range(1, self._options.consumers + 1)
         return [self._child("consumer", f"consumer-{number}", *arguments) for number in numbers]
 

@@ -37,6 +37,8 @@ def up(
         ".headrace"
     ),
     grace: options.Grace = 20.0,
+    served_model_name: options.ServedModelNames = None,
+    log_retention: options.LogRetention = 24 * 60 * 60,
     ready_file: options.ReadyFile = None,
 ) -> None:
     """Run broker, consumers and gateway on this machine until Ctrl-C."""
@@ -50,6 +52,8 @@ def up(
         prefix=options.prefix(prefix, read_environment()),
         consumers=consumers,
         lease_s=lease,
+        log_retention_s=log_retention,
+        served_model_names=tuple(served_model_name or ()),
         grpc_port=grpc_port,
         grace_s=grace,
     )

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.broker.message import RequestRef
+from headrace.broker.message import DEFAULT_TENANT, RequestRef
 from headrace.cli import options
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
@@ -25,15 +25,18 @@ def watch(
     broker: options.Broker = None,
     grpc: options.Grpc = None,
     prefix: options.Prefix = None,
+    tenant: options.Tenant = DEFAULT_TENANT,
 ) -> None:
     """Print an answer as it comes, from its beginning to its end."""
     environment = read_environment()
     target = options.gateway_target(grpc, broker, environment)
     if target is not None:
+        options.refuse_tenant(tenant)
         events = events_from_gateway(target, request_id)
     else:
         url = options.broker_url(broker, environment)
-        events = events_from_broker(url, options.prefix(prefix, environment), request_id)
+        ref = RequestRef(request_id, tenant)
+        events = events_from_broker(url, options.prefix(prefix, environment), ref)
     run_async(_print(events))
 
 
@@ -46,12 +49,11 @@ async def events_from_gateway(target: str, request_id: str) -> AsyncGenerator[pb
             yield event
 
 
-async def events_from_broker(url: str, prefix: str, request_id: str) -> AsyncGenerator[pb.StreamEvent]:
+async def events_from_broker(url: str, prefix: str, ref: RequestRef) -> AsyncGenerator[pb.StreamEvent]:
     async with connected(url, prefix) as broker:
-        ref = RequestRef(request_id)
         if not await broker.known(ref):
-            raise Mistake(unknown(request_id).message)
-        async with aclosing(stream_events(broker.watch(ref), StreamView(request_id))) as events:
+            raise Mistake(unknown(ref.request_id).message)
+        async with aclosing(stream_events(broker.watch(ref), StreamView(ref.request_id))) as events:
             async for event in events:
                 yield event
 

@@ -21,7 +21,7 @@ from headrace.broker.fold import Fold
 from headrace.broker.lines.request import LineError, ParsedRequest
 from headrace.broker.message import Delivery
 from headrace.consumer.outbox import Outbox
-from headrace.consumer.prepare import Prepared
+from headrace.consumer.prepare import Prepared, prompt_param
 from headrace.gpu_engine.api import EngineRequest, Output
 
 BAD_REQUEST = 400
@@ -216,11 +216,15 @@ class InFlight:
         if output.error is not None:
             error = output.error
             status = _STATUS.get(error.code, BAD_REQUEST)
-            self.fail(error.code, error.message, status, error.param, now)
+            self.fail(error.code, error.message, status, self._users_param(error.param), now)
         elif output.finish_reason == "abort":
             self._aborted(now)
         elif output.finish_reason is not None:
             self.end(Ending(Exit.DONE, Finished(self.epoch, output.finish_reason, *self._figures(now))))
+
+    def _users_param(self, param: str) -> str:
+        """The engine knows token ids only."""
+        return prompt_param(self.parsed) if param == "prompt_ids" and self.parsed is not None else param
 
     def _extend(self, token_ids: list[int], text: str, now: float) -> None:
         assert self.outbox is not None

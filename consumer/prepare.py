@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from headrace.broker.lines.parse import parse_message
@@ -65,7 +66,9 @@ class Preparer:
     def _check_model(self, parsed: ParsedRequest | LineError) -> ParsedRequest | LineError:
         if isinstance(parsed, LineError) or parsed.model is None or parsed.model in self._served:
             return parsed
-        names = ", ".join(repr(name) for name in self._served)
+        # A folder of this machine is a name that may be used, but nobody's business.
+        shown = [name for name in self._served if not Path(name).exists()] or self._served[:1]
+        names = ", ".join(repr(name) for name in shown)
         message = f"the model {parsed.model[:100]!r} is not served here; served: {names}"
         return LineError("model_not_found", message, "model", parsed.custom_id)
 
@@ -74,8 +77,7 @@ class Preparer:
         try:
             prompt_ids = self._prompt_ids(parsed)
         except TextError as error:
-            param = "prompt" if parsed.messages is None else "messages"
-            return LineError("invalid_request", str(error), param, parsed.custom_id)
+            return LineError("invalid_request", str(error), prompt_param(parsed), parsed.custom_id)
         replayed = TextStream(self._tokenizer, prompt_ids, params.stop).feed(kept) if kept else ""
         return Prepared(prompt_ids, params, replayed)
 
@@ -86,6 +88,11 @@ class Preparer:
         if isinstance(parsed.prompt, str):
             return self._tokenizer.encode(parsed.prompt)
         return list(parsed.prompt)
+
+
+def prompt_param(parsed: ParsedRequest) -> str:
+    """What the user calls the prompt."""
+    return "prompt" if parsed.messages is None else "messages"
 
 
 def sampling_params(sampling: Sampling) -> SamplingParams:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 from headrace.broker.connect import connect
 from headrace.broker.contract import Broker, ConsumerSession
+from headrace.broker.redis_streams.settings import Retention
 from headrace.consumer.drain import Drain, drain_on_signals
 from headrace.consumer.engine_process import EngineHandle, EngineProcess
 from headrace.consumer.errors import EngineSick, EngineUnusable
@@ -35,7 +36,8 @@ async def run_consumer(settings: ConsumerSettings) -> int:
     """
     drain = Drain(settings.grace_s)
     with drain_on_signals(drain):
-        broker = await connect(settings.broker, prefix=settings.prefix)
+        retention = Retention(log_ms=round(settings.log_retention_s * 1000))
+        broker = await connect(settings.broker, prefix=settings.prefix, retention=retention)
         async with _closing(broker):
             session = await broker.consume(settings.lanes, settings.lease_ms)
             async with _closing(session):

@@ -45,8 +45,9 @@ class ConsumerSettings(BaseModel):
     `broker` is a URL that `broker.connect` takes, `prefix` the installation's. `model` is the name that
     clients see (None: the engine's own), `aliases` further names that requests may use. `lease_ms`: how
     long after a crash its requests go to others. `grace_s`: how long a drain may finish requests before
-    it hands them back. `max_in_flight` None: from the engine's batch size, see `window`. `ready_file` is
-    written once all is up, and whenever the engine's pid changes.
+    it hands them back. `max_in_flight` None: from the engine's batch size, see `window`.
+    `log_retention_s`: how long a finished request can still be watched, and its id is known. `ready_file`
+    is written once all is up, and whenever the engine's pid changes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -60,6 +61,7 @@ class ConsumerSettings(BaseModel):
     model: str | None = None
     aliases: tuple[str, ...] = ()
     max_in_flight: int | None = Field(default=None, ge=1)
+    log_retention_s: float = Field(default=24 * 60 * 60, ge=1)
     ready_file: Path | None = None
     publish: PublishSettings = PublishSettings()
     watchdog: WatchdogSettings = WatchdogSettings()

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.engine_options import engine_arguments, takes_engine
 from headrace.cli.errors import Mistake
-from headrace.cli.models import demo_model, served_name
+from headrace.cli.models import demo_model, served_names
 from headrace.gpu_engine.config import EngineConfig, SimConfig
 
 
@@ -76,5 +76,5 @@ def test_a_value_out_of_range_is_a_mistake_that_names_its_option() -> None:
 def test_the_short_name_of_the_demo_model_stands_for_its_file() -> None:
     config = parse("--model", "smollm2-demo")
     assert config.model == str(demo_model())
-    assert served_name(config.model) == "SmolLM2-135M-Instruct"
-    assert served_name("some/folder") is None
+    assert served_names(config.model) == ("SmolLM2-135M-Instruct", "smollm2-demo")
+    assert served_names("some/folder") == ()

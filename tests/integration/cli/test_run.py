@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -70,6 +71,24 @@ def test_lines_that_fail_are_told_by_the_exit_status(spawn: Spawn, tmp_path: Pat
     assert process.returncode == 1, errors
     assert "3 answered, 1 failed" in errors
     assert len(read_lines(out)) == 4
+
+
+def test_requests_may_call_the_model_by_any_of_its_served_names(spawn: Spawn, tmp_path: Path) -> None:
+    input_file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    names = ("gpt-4o-mini", "our-model", "no-such-model")
+    bodies = [{"model": name, "prompt": "Hello", "max_tokens": 4} for name in names]
+    lines = [
+        {"custom_id": body["model"], "method": "POST", "url": "/v1/completions", "body": body}
+        for body in bodies
+    ]
+    input_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    aliases = ("--served-model-name", "our-model", "--served-model-name", "gpt-4o-mini")
+    process = spawn("run", input_file, "-o", out, *SLOW_SIM, *aliases)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    answered = {line["custom_id"]: line["response"] for line in read_lines(out)}
+    assert [answered[name]["status_code"] for name in names] == [200, 200, 404]
+    assert answered["gpt-4o-mini"]["body"]["model"] == "our-model"
 
 
 def test_a_run_whose_model_is_missing_leaves_nothing_behind(spawn: Spawn, tmp_path: Path) -> None:

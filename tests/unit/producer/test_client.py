@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -100,6 +101,15 @@ async def test_a_prompt_is_text_or_token_ids(prompt: str | list[int], kind: str)
     async with connected(gateway) as client:
         await client.complete(prompt)
     assert gateway.calls[0].request.WhichOneof("input") == kind
+
+
+async def test_a_misspelt_option_is_named_and_nothing_is_sent() -> None:
+    gateway = FakeGateway()
+    misspelt: dict[str, Any] = {"max_tokenz": 2}
+    async with connected(gateway) as client:
+        with pytest.raises(InvalidRequest, match="max_tokenz"):
+            await client.complete("x", **misspelt)
+    assert gateway.calls == []
 
 
 async def test_what_every_gateway_would_refuse_is_not_sent() -> None:
