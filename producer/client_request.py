@@ -85,9 +85,7 @@ def inference_request(prompt: Prompt, options: RequestOptions) -> pb.InferenceRe
     an option that does not exist: a misspelt limit must not become no limit."""
     if unknown := set(options) - RequestOptions.__optional_keys__:
         known = ", ".join(sorted(RequestOptions.__optional_keys__))
-        raise InvalidRequest(
-            f"there is no option {min(unknown)!r}; there are {known}"
-        )
+        raise InvalidRequest(f"there is no option {min(unknown)!r}; there are {known}")
     lane = options.get("lane", Lane.STANDARD)
     text = isinstance(prompt, str)
     chat = not text and len(prompt) > 0 and isinstance(prompt[0], Mapping)
