@@ -51,7 +51,7 @@ def test_a_killed_server_has_all_that_it_acknowledged_when_it_is_started_again(t
         for number in range(20):
             client.rpush("list", number)
     os.kill(server.pid, signal.SIGKILL)
-    _wait_until_dead(server.pid)
+    server.wait()
     assert not server.alive
     server.start()
     assert server.url == url
