@@ -28,13 +28,13 @@ that cannot be understood never reaches the caller, the adapter dead-letters it.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from headrace.broker.events import Event, Logged, Terminal
 from headrace.broker.fold import Fold
-from headrace.broker.message import Delivery, Lane, Message, RequestRef
+from headrace.broker.message import DEFAULT_POOL, Delivery, Lane, Message, RequestRef
 
 # ------------------------------------------------------------------------------------------ publishing
 
@@ -105,11 +105,17 @@ class Opened:
 @dataclass(frozen=True, slots=True)
 class Append:
     """Events to add to the log of a delivery that was opened with RUN. All carry `epoch`; none is terminal,
-    since terminal records go through `settle`."""
+    since terminal records go through `settle`.
+
+    `chunks`: lines for the delivery's reply topic, where it asks for a stream there. Redis emits them in the
+    same step, so each once. Kafka emits them beside the transactions, at least once: a chunk says where in the
+    answer it stands (see `lines.output.chunk_line`), and whoever took the request over says all so far again.
+    """
 
     delivery: Delivery
     epoch: int
     events: Sequence[Event]
+    chunks: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Deliver again after `delay_ms`, by the broker's clock, under the same position, id and log."""
+    """Deliver again after `delay_ms`, by the broker's clock, under the same position, id and log. (Kafka: its
+    delay topics have set lengths; it takes the shortest that is long enough, or the longest there is.)"""
 
     delay_ms: int
     reason: str
@@ -134,6 +141,8 @@ class Release:
     once, or (Kafka, where partitions have one owner) as soon as this session closes. Until then the same
     session may pull it again."""
 
+    reason: str = "handed back"
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
@@ -144,7 +153,24 @@ class DeadLetter:
     line: bytes | None = None
 
 
-Settlement: TypeAlias = Done | Retry | Release | DeadLetter
+@dataclass(frozen=True, slots=True)
+class PassOn:
+    """Hand the message on to another pool, under the same position, id and lane; its log says so (`moved`)
+    and goes on there. Only before any token of it was made."""
+
+    pool: str
+
+
+Settlement: TypeAlias = Done | Retry | Release | DeadLetter | PassOn
+
+
+@dataclass(frozen=True, slots=True)
+class Serves:
+    """What a consumer says of itself: names of its models, the preferred one first, and how many requests it
+    runs at a time."""
+
+    models: tuple[str, ...]
+    slots: int
 
 
 class ConsumerSession(Protocol):
@@ -158,9 +184,14 @@ class ConsumerSession(Protocol):
     @property
     def lease_ms(self) -> int: ...
 
-    async def pull(self, limit: int, wait_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries, lapsed ones of dead consumers included, by order of lanes; waits up to
-        `wait_ms` when there are none. Never returns a delivery that this session holds."""
+    async def pull(self, limit: int, wait_ms: int, *, reserved: int = 0) -> list[Delivery]:
+        """Up to `limit` deliveries, lapsed ones of dead consumers included, by order of lanes (`lanes`), none
+        from lanes that are paused; waits up to `wait_ms` when there are none. The last `reserved` of `limit`
+        are for the interactive lane. Never returns a delivery that this session holds."""
+
+    async def announce(self, serves: Serves) -> None:
+        """Enters this consumer into the registry, or changes what stands there. `heartbeat` keeps the entry
+        alive, `close` removes it."""
 
     async def heartbeat(self) -> list[Delivery]:
         """Renews the leases of all held deliveries; returns those that were lost (forget them)."""
@@ -173,8 +204,8 @@ class ConsumerSession(Protocol):
         or none."""
 
     async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
-        """Ends the hold on a delivery. `epoch` is that of `open`, 0 for outcomes that opened nothing.
-        False: refused, somebody else owns it now; forget it."""
+        """Ends the hold on a delivery. `epoch` is that of `open`, 0 for outcomes that opened nothing. Release
+        and Retry of an opened delivery append `handed`. False: refused, somebody else owns it now; forget it."""
 
     def cancellations(self) -> AsyncIterator[RequestRef]:
         """Requests whose cancellation was asked for from now on, whoever holds them."""
@@ -197,21 +228,26 @@ class ResultLine:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """A message nobody could or should run: its bytes as they came, why, and where it came from."""
+    """A message nobody could or should run: its bytes as they came, why, and where it came from. `origin` is
+    the position where it stood; `headers` are its own, those that the adapter understands included."""
 
     position: str
     origin: str
     reason: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStats:
-    """`waiting`: not delivered yet; `leased`: with a consumer; `oldest_ms`: age of the oldest waiting."""
+    """`waiting`: not delivered yet; `leased`: with a consumer; `oldest_ms`: age of the oldest waiting;
+    `paused`: nobody takes from it until it is resumed."""
 
     waiting: int
     leased: int
     oldest_ms: int
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +268,27 @@ class QueueStats:
     dead_letters: int
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerEntry:
+    """One consumer in the registry. `idle_ms`: since its last sign of life; one that is silent for longer than
+    its lease is left out."""
+
+    name: str
+    pool: str
+    lanes: tuple[Lane, ...]
+    serves: Serves
+    idle_ms: int
+
+
 class Broker(Protocol):
     """A connection to the queue, for publishers and readers, and the maker of consumer sessions."""
 
     async def publish(self, messages: Sequence[Message]) -> list[PublishResult]:
         """Publishes in one round trip; returns once all are durable. A message without id gets its
         position as id."""
+
+    def place(self, lane: Lane, pool: str = DEFAULT_POOL) -> int:
+        """A place for the log of a new request of this process (see `ids`): one that its readers watch anyway."""
 
     async def cancel(self, ref: RequestRef) -> CancelResult: ...
 
@@ -257,10 +308,33 @@ class Broker(Protocol):
     async def trim_results(self, topic: str, cursor: str) -> None:
         """Drops the lines of a reply topic up to and including `cursor`: its only reader has stored them."""
 
-    async def dead_letters(self, limit: int = 100) -> list[DeadLettered]: ...
+    async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
+        """The latest ones, oldest first."""
 
-    async def stats(self) -> QueueStats: ...
+    async def dead_letter(self, position: str) -> DeadLettered | None: ...
 
-    async def consume(self, lanes: Sequence[Lane], lease_ms: int) -> ConsumerSession: ...
+    async def replay(self, position: str) -> RequestRef | None:
+        """Puts a dead letter on its lane again, as a new request: its log has ended. The id is new, the header
+        `replay-of` names the old one; the letter is then discarded. None: there is no such letter."""
+
+    async def discard(self, positions: Sequence[str]) -> int:
+        """Removes dead letters; returns how many there were."""
+
+    async def stats(self, pool: str = DEFAULT_POOL) -> QueueStats: ...
+
+    async def pools(self) -> list[str]:
+        """Pools that have, or had, consumers or requests; the default one is always among them."""
+
+    async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
+        """No consumer takes from this lane any more; what runs goes on. Durable, until `resume`."""
+
+    async def resume(self, lane: Lane, pool: str = DEFAULT_POOL) -> None: ...
+
+    async def consumers(self) -> list[ConsumerEntry]:
+        """The registry, of all pools."""
+
+    async def consume(
+        self, lanes: Sequence[Lane], lease_ms: int, *, pool: str = DEFAULT_POOL
+    ) -> ConsumerSession: ...
 
     async def close(self) -> None: ...

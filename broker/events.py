@@ -35,6 +35,10 @@ class Started:
     `kept` counts the tokens of earlier epochs that stay part of the answer: all of them (a resume), or 0
     (a restart: readers drop what they showed). `delivery` is the position of the delivery that runs the
     request; only its settlement emits the result line.
+
+    `deaths`, `lone_deaths`: what the owner knew of the request's past when it began, see `Deaths`. `alone`:
+    nothing else is in the engine with it (quarantine). A later `started` of the same owner tells that its
+    engine died and that it goes on.
     """
 
     epoch: int
@@ -45,6 +49,9 @@ class Started:
     fingerprint: str
     kept: int = 0
     at_ms: int = 0
+    deaths: int = 0
+    lone_deaths: int = 0
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +92,17 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Handed:
+    """The owner gave the request up in order (drain, retry, a planned move): its end was no death."""
+
+    epoch: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
-    """The request was passed to another pool; its log goes on at `log`."""
+    """The request was passed to another pool before any token of it was made. `log`: where its log goes on
+    (the adapter's own notation); empty where the log stays the same one (Redis)."""
 
     epoch: int
     pool: str
@@ -101,7 +117,7 @@ class Fence:
 
 
 Terminal: TypeAlias = Finished | Failed
-Event: TypeAlias = Started | Delta | Finished | Failed | Moved | Fence
+Event: TypeAlias = Started | Delta | Finished | Failed | Handed | Moved | Fence
 
 
 @dataclass(frozen=True, slots=True)

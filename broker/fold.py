@@ -7,7 +7,10 @@ the same text wherever they attach. Rules (delivery protocol, section 1):
   lower epoch is void;
 - a `delta` counts only if its `seq` is the next one, so a duplicate append is void;
 - `started` that keeps fewer tokens than there are is a restart: the answer begins anew, `seq` goes on;
-- the first valid `finished` or `failed` ends the log, the first valid `moved` says where it goes on.
+- the first valid `finished` or `failed` ends the log;
+- `moved` with the place of another log says that it goes on there, where epochs begin anew: another partition
+  counts its own. Whoever reads a log feeds the fold nothing of the old place behind the first valid one;
+- `handed` says that the owner gave it up in order. An owner that wrote neither that nor an end has died.
 """
 
 from __future__ import annotations
@@ -15,7 +18,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Moved, Started, Terminal
+from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Handed, Moved, Started, Terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """Owners and engines that died with the request, in a row, without a token of it in between. `lone`:
+    those of them that ran nothing else, the only ones that prove anything."""
+
+    all: int = 0
+    lone: int = 0
 
 
 @dataclass(slots=True)
@@ -30,6 +42,18 @@ class Fold:
     restarts: int = 0
     terminal: Terminal | None = None
     moved: Moved | None = None
+    handed: Handed | None = None  # since the last `started`
+    tokens_at_start: int = 0
+
+    @property
+    def deaths(self) -> Deaths:
+        """What whoever takes the request over now must hold against it."""
+        last = self.started
+        if last is None or len(self.token_ids) > self.tokens_at_start:
+            return Deaths()
+        if self.handed is not None:
+            return Deaths(last.deaths, last.lone_deaths)
+        return Deaths(last.deaths + 1, last.lone_deaths + last.alone)
 
     @property
     def text(self) -> str:
@@ -37,7 +61,7 @@ class Fold:
 
     @property
     def ended(self) -> bool:
-        return self.terminal is not None or self.moved is not None
+        return self.terminal is not None
 
     def read(self, event: Event) -> bool:
         """Takes the next event of the log; returns whether it counts. Void events change nothing."""
@@ -52,8 +76,11 @@ class Fold:
                 return self._extend(event)
             case Finished() | Failed():
                 self.terminal = event
+            case Handed():
+                self.handed = event
             case Moved():
                 self.moved = event
+                self.epoch = 0 if event.log else self.epoch
         return True
 
     def _start(self, event: Started) -> None:
@@ -63,6 +90,7 @@ class Fold:
             self.token_ids.clear()
             self.pieces.clear()
             self.restarts += 1
+        self.handed, self.tokens_at_start = None, len(self.token_ids)
 
     def _extend(self, event: Delta) -> bool:
         if event.seq != self.next_seq:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 DEFAULT_TENANT = ""
+DEFAULT_POOL = ""
 
 
 class Lane(enum.StrEnum):
@@ -30,13 +31,28 @@ class RequestRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """A body that lies in the blob store (claim check): where, and what it must turn out to be.
+
+    `address`: the store's name of it. `body_hash`: that of the message with its whole body. `size`: bytes.
+    """
+
+    address: str
+    body_hash: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One request on a queue.
 
     `request_id` is None where the publisher gave none: the record's position becomes the id, and is kept
     through retries. `body` is an OpenAI batch line (JSON) or an `InferenceRequest` (protobuf).
-    `deadline_ms` is unix time. `reply_to` names a result topic; `stream` asks for prompt deltas.
-    `headers` holds what else the publisher sent; it travels through to the result.
+    `pool` names the consumers it is for. `deadline_ms` is unix time; `queue_timeout_ms` how long it may wait
+    for its start, where the lane's policy lets a request say so. `reply_to` names a result topic; `stream`
+    asks for prompt deltas (in the log and, with `reply_to`, on that topic). `claim`: the body lies in the
+    blob store and `body` is empty. `headers` holds what else the publisher sent; it travels through to the
+    result.
     """
 
     body: bytes
@@ -48,10 +64,15 @@ class Message:
     reply_to: str | None = None
     stream: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    pool: str = DEFAULT_POOL
+    queue_timeout_ms: int | None = None
+    claim: Claim | None = None
 
     @property
     def body_hash(self) -> bytes:
-        """What "same content" means: SHA-256 over content type and body."""
+        """What "same content" means: SHA-256 over content type and body, wherever the body lies."""
+        if self.claim is not None:
+            return self.claim.body_hash
         return hashlib.sha256(self.content_type.encode() + b"\0" + self.body).digest()
 
 

@@ -5,25 +5,49 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from headrace.broker.message import Lane, RequestRef
+from headrace.broker.message import DEFAULT_POOL, Lane, RequestRef
 
 REPLY_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")
+# A pool stands between dots, before its lane: `headrace.requests.<pool>.<lane>`.
+POOL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
     """Builds the names under one prefix.
 
-    `requests` holds the queue of a lane, `results` the output lines for outside readers, `dead_letters`
-    what nobody could run, `control` cancellations and the registry. Redis only: `log`, `index` (hash:
-    epoch, place, body hash, state), `feed`, `retry` (sorted set by due time) with `retry_messages` (hash:
-    the parked messages), `released` (stream that tells of deliveries handed back).
+    `requests` holds the queue of a lane in a pool, `results` the output lines for outside readers,
+    `dead_letters` what nobody could run, `control` cancellations. Kafka only: `events` (the logs beside
+    `requests`, partition by partition), `delayed` (one topic for each length of delay, beside them, too); its
+    `control` also holds the registry and the paused lanes. Redis only: `log`, `index` (hash: epoch, place,
+    body hash, state), `feed`, `retry` (sorted set by due time) with `retry_messages` (hash: the parked
+    messages), `released` (stream that tells of deliveries handed back), `registry` (hash: what each consumer
+    says of itself), `paused` (set of request streams), `pools` (set: those that ever had consumers).
     """
 
     prefix: str = "headrace"
 
-    def requests(self, lane: Lane) -> str:
-        return f"{self.prefix}.requests.{lane.value}"
+    def requests(self, lane: Lane, pool: str = DEFAULT_POOL) -> str:
+        return f"{self.prefix}.requests.{_in_pool(lane, pool)}"
+
+    def events(self, lane: Lane, pool: str = DEFAULT_POOL) -> str:
+        return f"{self.prefix}.events.{_in_pool(lane, pool)}"
+
+    def delayed(self, delay: str, lane: Lane, pool: str = DEFAULT_POOL) -> str:
+        """`delay`: its length as text, `5s` for example."""
+        return f"{self.prefix}.retry.{delay}.{_in_pool(lane, pool)}"
+
+    @property
+    def registry(self) -> str:
+        return f"{self.prefix}.registry"
+
+    @property
+    def paused(self) -> str:
+        return f"{self.prefix}.paused"
+
+    @property
+    def pools(self) -> str:
+        return f"{self.prefix}.pools"
 
     @property
     def results(self) -> str:
@@ -65,6 +89,10 @@ class Names:
     def reply_allowed(self, topic: str) -> bool:
         """Reply topics live under `<prefix>.reply.`: a publisher cannot aim results at other keys."""
         return topic.startswith(f"{self.prefix}.reply.") and REPLY_TOPIC.fullmatch(topic) is not None
+
+
+def _in_pool(lane: Lane, pool: str) -> str:
+    return f"{pool}.{lane.value}" if pool else lane.value
 
 
 def _escaped(tenant: str) -> str:

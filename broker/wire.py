@@ -11,6 +11,7 @@ from headrace.broker.events import (
     Failed,
     Fence,
     Finished,
+    Handed,
     Moved,
     Started,
     Timings,
@@ -62,6 +63,9 @@ def _to_message(event: Event, request_id: str) -> pb.Event:
                     fingerprint=event.fingerprint,
                     kept=event.kept,
                     at_ms=event.at_ms,
+                    deaths=event.deaths,
+                    lone_deaths=event.lone_deaths,
+                    alone=event.alone,
                 )
             )
         case Delta():
@@ -87,6 +91,8 @@ def _to_message(event: Event, request_id: str) -> pb.Event:
                     timings=timings_message(event.timings),
                 )
             )
+        case Handed():
+            message.handed.CopyFrom(pb.EventHanded(reason=event.reason))
         case Moved():
             message.moved.CopyFrom(pb.EventMoved(pool=event.pool, log=event.log))
         case Fence():
@@ -98,8 +104,7 @@ def _from_message(message: pb.Event) -> Event:
     epoch = message.epoch
     match message.WhichOneof("kind"):
         case "started":
-            s = message.started
-            return Started(epoch, s.consumer, s.delivery, s.seed, s.body_hash, s.fingerprint, s.kept, s.at_ms)
+            return _started(epoch, message.started)
         case "delta":
             d = message.delta
             return Delta(epoch, d.seq, tuple(d.token_ids), d.text, d.choice)
@@ -109,11 +114,29 @@ def _from_message(message: pb.Event) -> Event:
         case "failed":
             x = message.failed
             return Failed(epoch, x.code, x.message, x.status, x.param, _usage(x.usage), _timings(x.timings))
+        case "handed":
+            return Handed(epoch, message.handed.reason)
         case "moved":
             return Moved(epoch, message.moved.pool, message.moved.log)
         case "fence":
             return Fence(epoch)
     raise BrokerError("the log holds an event of an unknown kind; it was written by a newer version")
+
+
+def _started(epoch: int, started: pb.EventStarted) -> Started:
+    return Started(
+        epoch=epoch,
+        consumer=started.consumer,
+        delivery=started.delivery,
+        seed=started.seed,
+        body_hash=started.body_hash,
+        fingerprint=started.fingerprint,
+        kept=started.kept,
+        at_ms=started.at_ms,
+        deaths=started.deaths,
+        lone_deaths=started.lone_deaths,
+        alone=started.alone,
+    )
 
 
 def _usage(usage: pb.Usage) -> Usage:

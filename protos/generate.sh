@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Generates the Python code of the contracts; a test compares what is committed with what this makes.
 set -eu
-out=${1:-$(dirname "$0")}
+out=$(realpath -m "${1:-$(dirname "$0")}")
 cd "$(dirname "$0")"
 mkdir -p "$out"
 "${PYTHON:-python}" -m grpc_tools.protoc -I. --python_out="$out" --pyi_out="$out" \

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("request_id", "epoch", "started", "delta", "finished", "failed", "moved", "fence")
+    __slots__ = ("request_id", "epoch", "started", "delta", "finished", "failed", "moved", "fence", "handed")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class Event(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
+    HANDED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     epoch: int
     started: EventStarted
@@ -24,10 +25,11 @@ class Event(_message.Message):
     failed: EventFailed
     moved: EventMoved
     fence: EventFence
-    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., started: _Optional[_Union[EventStarted, _Mapping]] = ..., delta: _Optional[_Union[EventDelta, _Mapping]] = ..., finished: _Optional[_Union[EventFinished, _Mapping]] = ..., failed: _Optional[_Union[EventFailed, _Mapping]] = ..., moved: _Optional[_Union[EventMoved, _Mapping]] = ..., fence: _Optional[_Union[EventFence, _Mapping]] = ...) -> None: ...
+    handed: EventHanded
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., started: _Optional[_Union[EventStarted, _Mapping]] = ..., delta: _Optional[_Union[EventDelta, _Mapping]] = ..., finished: _Optional[_Union[EventFinished, _Mapping]] = ..., failed: _Optional[_Union[EventFailed, _Mapping]] = ..., moved: _Optional[_Union[EventMoved, _Mapping]] = ..., fence: _Optional[_Union[EventFence, _Mapping]] = ..., handed: _Optional[_Union[EventHanded, _Mapping]] = ...) -> None: ...
 
 class EventStarted(_message.Message):
-    __slots__ = ("consumer", "delivery", "seed", "body_hash", "fingerprint", "kept", "at_ms")
+    __slots__ = ("consumer", "delivery", "seed", "body_hash", "fingerprint", "kept", "at_ms", "deaths", "lone_deaths", "alone")
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +37,9 @@ class EventStarted(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DEATHS_FIELD_NUMBER: _ClassVar[int]
+    LONE_DEATHS_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     delivery: str
     seed: int
@@ -42,7 +47,10 @@ class EventStarted(_message.Message):
     fingerprint: str
     kept: int
     at_ms: int
-    def __init__(self, consumer: _Optional[str] = ..., delivery: _Optional[str] = ..., seed: _Optional[int] = ..., body_hash: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., kept: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
+    deaths: int
+    lone_deaths: int
+    alone: bool
+    def __init__(self, consumer: _Optional[str] = ..., delivery: _Optional[str] = ..., seed: _Optional[int] = ..., body_hash: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., kept: _Optional[int] = ..., at_ms: _Optional[int] = ..., deaths: _Optional[int] = ..., lone_deaths: _Optional[int] = ..., alone: _Optional[bool] = ...) -> None: ...
 
 class EventDelta(_message.Message):
     __slots__ = ("seq", "choice", "token_ids", "text")
@@ -81,6 +89,12 @@ class EventFailed(_message.Message):
     usage: Usage
     timings: Timings
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., status: _Optional[int] = ..., param: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class EventHanded(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class EventMoved(_message.Message):
     __slots__ = ("pool", "log")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Moved, Started
-from headrace.broker.fold import Fold, fold
+from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Handed, Moved, Started
+from headrace.broker.fold import Deaths, Fold, fold
 from tests.unit.broker.fold_mutants import FOLD_MUTANTS
 from tests.unit.broker.kafka_model import MUTANTS, Model
 from tests.unit.broker.one_request import Step, World, check
@@ -103,13 +103,56 @@ def test_a_resume_keeps_the_text_and_a_restart_drops_it_but_never_the_numbers() 
     assert restarted.text == "x"
 
 
-@pytest.mark.parametrize("end", [Finished(1, "stop"), Failed(1, "expired", ""), Moved(1, "pool", "log")])
+@pytest.mark.parametrize("end", [Finished(1, "stop"), Failed(1, "expired", "")])
 def test_the_first_end_is_final_even_for_higher_epochs(end: Event) -> None:
     state = fold([started(1), delta(1, 0, "a"), end])
     assert state.ended
     for event in (delta(1, 1, "b"), started(2), Fence(2), Finished(2, "length"), Moved(2, "p", "l")):
         assert not state.read(event)
-    assert (state.text, state.epoch, state.terminal or state.moved) == ("a", 1, end)
+    assert (state.text, state.epoch, state.terminal) == ("a", 1, end)
+
+
+def test_a_log_that_moved_goes_on_elsewhere_where_epochs_begin_anew() -> None:
+    state = fold([Fence(7), Moved(7, "pool", "log"), Fence(1), started(1), delta(1, 0, "a")])
+    assert (state.moved, state.epoch, state.text) == (Moved(7, "pool", "log"), 1, "a")
+
+
+def test_a_log_that_stays_where_it_is_keeps_its_epoch_when_the_request_moves() -> None:
+    state = fold([started(7), Moved(7, "pool", "")])
+    assert not state.read(started(6))
+    assert state.epoch == 7
+
+
+# ------------------------------------------------------------------------------------------------- deaths
+
+
+def test_a_request_that_nobody_began_has_no_deaths() -> None:
+    assert fold([Fence(1)]).deaths == Deaths()
+
+
+def test_an_owner_that_wrote_no_end_has_died_with_the_request() -> None:
+    assert fold([started(1)]).deaths == Deaths(1, 0)
+    again = Started(2, "c", "d", 1, b"", "m", deaths=1)
+    assert fold([started(1), again]).deaths == Deaths(2, 0)
+
+
+def test_only_a_death_alone_is_counted_as_such() -> None:
+    alone = Started(3, "c", "d", 1, b"", "m", deaths=2, alone=True)
+    assert fold([alone]).deaths == Deaths(3, 1)
+    assert fold([Started(4, "c", "d", 1, b"", "m", deaths=3, lone_deaths=1)]).deaths == Deaths(4, 1)
+
+
+def test_a_token_clears_the_request_of_its_deaths() -> None:
+    assert fold([Started(3, "c", "d", 1, b"", "m", deaths=2), delta(3, 0, "a")]).deaths == Deaths()
+    kept = Started(4, "c", "d", 1, b"", "m", kept=1, deaths=0)
+    assert fold([started(1), delta(1, 0, "a"), kept]).deaths == Deaths(1, 0)
+
+
+def test_an_owner_that_handed_the_request_back_has_not_died() -> None:
+    state = fold([Started(2, "c", "d", 1, b"", "m", deaths=1), Handed(2, "drain")])
+    assert state.deaths == Deaths(1, 0)
+    state.read(Started(3, "c", "d", 1, b"", "m", deaths=1))
+    assert state.deaths == Deaths(2, 0)
 
 
 # -------------------------------------------------------------------------------------------- interleavings

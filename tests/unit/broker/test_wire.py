@@ -13,6 +13,7 @@ from headrace.broker.events import (
     Failed,
     Fence,
     Finished,
+    Handed,
     Moved,
     Started,
     Timings,
@@ -40,6 +41,9 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         fingerprint=TEXTS,
         kept=UINT32,
         at_ms=INT64,
+        deaths=UINT32,
+        lone_deaths=UINT32,
+        alone=st.booleans(),
     ),
     st.builds(
         Delta, epoch=UINT64, seq=UINT64, token_ids=st.lists(UINT32).map(tuple), text=TEXTS, choice=UINT32
@@ -55,6 +59,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         usage=USAGES,
         timings=TIMINGS,
     ),
+    st.builds(Handed, epoch=UINT64, reason=TEXTS),
     st.builds(Moved, epoch=UINT64, pool=TEXTS, log=TEXTS),
     st.builds(Fence, epoch=UINT64),
 )
@@ -73,6 +78,7 @@ def test_an_event_is_read_back_as_it_was_written(event: Event, request_id: str) 
         Delta(0, 0, (), ""),
         Finished(0, ""),
         Failed(0, "", ""),
+        Handed(0),
         Moved(0, "", ""),
         Fence(0),
     ],
