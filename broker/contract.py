@@ -107,9 +107,10 @@ class Append:
     """Events to add to the log of a delivery that was opened with RUN. All carry `epoch`; none is terminal,
     since terminal records go through `settle`.
 
-    `chunks`: lines for the delivery's reply topic, where it asks for a stream there. Redis emits them in the
-    same step, so each once. Kafka emits them beside the transactions, at least once: a chunk says where in the
-    answer it stands (see `lines.output.chunk_line`), and whoever took the request over says all so far again.
+    `chunks`: lines for the delivery's reply topic, where it asks for a stream there. Redis emits them in
+    the same step, so each once. Kafka emits them beside the transactions, at least once: a chunk says where
+    in the answer it stands (see `lines.output.chunk_line`), and whoever took the request over says all so
+    far again.
     """
 
     delivery: Delivery
@@ -205,7 +206,8 @@ class ConsumerSession(Protocol):
 
     async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
         """Ends the hold on a delivery. `epoch` is that of `open`, 0 for outcomes that opened nothing. Release
-        and Retry of an opened delivery append `handed`. False: refused, somebody else owns it now; forget it."""
+        and Retry of an opened delivery append `handed`. False: refused, somebody else owns it now; forget
+        it."""
 
     def cancellations(self) -> AsyncIterator[RequestRef]:
         """Requests whose cancellation was asked for from now on, whoever holds them."""
@@ -270,8 +272,8 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEntry:
-    """One consumer in the registry. `idle_ms`: since its last sign of life; one that is silent for longer than
-    its lease is left out."""
+    """One consumer in the registry. `idle_ms`: since its last sign of life; one that is silent for longer
+    than its lease is left out."""
 
     name: str
     pool: str
@@ -288,7 +290,7 @@ class Broker(Protocol):
         position as id."""
 
     def place(self, lane: Lane, pool: str = DEFAULT_POOL) -> int:
-        """A place for the log of a new request of this process (see `ids`): one that its readers watch anyway."""
+        """A place for the log of a new request of this process (see `ids`): one that it reads anyway."""
 
     async def cancel(self, ref: RequestRef) -> CancelResult: ...
 
@@ -314,8 +316,8 @@ class Broker(Protocol):
     async def dead_letter(self, position: str) -> DeadLettered | None: ...
 
     async def replay(self, position: str) -> RequestRef | None:
-        """Puts a dead letter on its lane again, as a new request: its log has ended. The id is new, the header
-        `replay-of` names the old one; the letter is then discarded. None: there is no such letter."""
+        """Puts a dead letter on its lane again, as a new request: its log has ended. The id is new, the
+        header `replay-of` names the old one; the letter is then discarded. None: there is no such letter."""
 
     async def discard(self, positions: Sequence[str]) -> int:
         """Removes dead letters; returns how many there were."""

@@ -39,7 +39,7 @@ class Preference:
 
     def plan(self, limit: int, reserved: int = 0) -> list[Share]:
         """How to take up to `limit` deliveries; the last `reserved` of them are for the interactive lane.
-        The shares may add up to more: who takes stops at `limit`, and at `limit - reserved` for other lanes."""
+        The shares may add up to more: who takes stops at `limit`, for other lanes at `limit - reserved`."""
         shared = max(0, limit - reserved)
         overdue = [lane for lane in self._lanes if self._passed[lane] >= self._patience]
         turns = [Share(lane, 1, turn=True) for lane in overdue[:shared]]
