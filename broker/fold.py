@@ -10,7 +10,8 @@ the same text wherever they attach. Rules (delivery protocol, section 1):
 - the first valid `finished` or `failed` ends the log;
 - `moved` with the place of another log says that it goes on there, where epochs begin anew: another partition
   counts its own. Whoever reads a log feeds the fold nothing of the old place behind the first valid one;
-- `handed` says that the owner gave it up in order. An owner that wrote neither that nor an end has died.
+- `handed` says that the owner that began it last gave it up in order. An owner that wrote neither that nor an
+  end has died; one that gives up before it began says nothing of those before it.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Fold:
             case Finished() | Failed():
                 self.terminal = event
             case Handed():
-                self.handed = event
+                if self.started is not None and self.started.epoch == event.epoch:
+                    self.handed = event
             case Moved():
                 self.moved = event
                 self.epoch = 0 if event.log else self.epoch

@@ -20,8 +20,8 @@ class Names:
     `dead_letters` what nobody could run, `control` cancellations. Kafka only: `events` (the logs beside
     `requests`, partition by partition), `delayed` (one topic for each length of delay, beside them, too); its
     `control` also holds the registry and the paused lanes. Redis only: `log`, `index` (hash: epoch, place,
-    body hash, state), `feed`, `retry` (sorted set by due time) with `retry_messages` (hash: the parked
-    messages), `released` (stream that tells of deliveries handed back), `registry` (hash: what each consumer
+    body hash, state), `feed`, `retries` (sorted set of a pool by due time) with `retry_messages` (hash: the
+    parked messages of all pools), `released` (stream that tells of deliveries handed back), `registry` (hash: what each consumer
     says of itself), `paused` (set of request streams), `pools` (set: those that ever had consumers).
     """
 
@@ -65,9 +65,8 @@ class Names:
     def group(self) -> str:
         return f"{self.prefix}.consumers"
 
-    @property
-    def retry(self) -> str:
-        return f"{self.prefix}.retry"
+    def retries(self, pool: str = DEFAULT_POOL) -> str:
+        return f"{self.prefix}.retry.{pool}" if pool else f"{self.prefix}.retry"
 
     @property
     def retry_messages(self) -> str:

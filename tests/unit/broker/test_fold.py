@@ -142,6 +142,10 @@ def test_only_a_death_alone_is_counted_as_such() -> None:
     assert fold([Started(4, "c", "d", 1, b"", "m", deaths=3, lone_deaths=1)]).deaths == Deaths(4, 1)
 
 
+def test_an_owner_that_gives_up_before_it_began_hides_no_death() -> None:
+    assert fold([started(1), Fence(2), Handed(2, "drain")]).deaths == Deaths(1, 0)
+
+
 def test_a_token_clears_the_request_of_its_deaths() -> None:
     assert fold([Started(3, "c", "d", 1, b"", "m", deaths=2), delta(3, 0, "a")]).deaths == Deaths()
     kept = Started(4, "c", "d", 1, b"", "m", kept=1, deaths=0)
