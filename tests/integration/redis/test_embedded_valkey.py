@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from headrace.broker.embedded.valkey import EmbeddedUnusable, EmbeddedValkey, _explain
+from headrace.broker.embedded.folder import EmbeddedUnusable, explain
+from headrace.broker.embedded.valkey import EmbeddedValkey
 
 
 def _alive(pid: int) -> bool:
@@ -124,7 +125,7 @@ def test_a_folder_that_cannot_be_is_named_in_one_sentence(tmp_path: Path) -> Non
     ("code", "sentence"), [(errno.ENOSPC, "is full; free"), (errno.EACCES, "cannot be written to; change")]
 )
 def test_a_full_disk_or_a_closed_folder_is_one_sentence(tmp_path: Path, code: int, sentence: str) -> None:
-    assert sentence in _explain(OSError(code, os.strerror(code)), tmp_path)
+    assert sentence in explain(OSError(code, os.strerror(code)), tmp_path)
 
 
 def test_a_damaged_file_is_told_from_a_torn_end(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The parts of the embedded Kafka: Java, the jars, a node."""

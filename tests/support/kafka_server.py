@@ -1,0 +1,59 @@
+"""Apache Kafka for tests: the cluster that the environment names, or an embedded one, once a test session.
+
+`tests/conftest.py` makes the fixtures known to all tests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from headrace.broker.embedded.kafka import EmbeddedKafka, EmbeddedUnusable, KafkaOptions
+
+HEAP_MB = 256
+
+
+@pytest.fixture(scope="session")
+def kafka_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a Kafka that all tests share, so each takes a prefix of its own. `HEADRACE_TEST_KAFKA` may
+    name one (`kafka://host:port,…` or `host:port,…`); else a node is started."""
+    named = os.environ.get("HEADRACE_TEST_KAFKA")
+    if named:
+        yield named if "://" in named else f"kafka://{named}"
+        return
+    with running_kafka(tmp_path_factory.mktemp("kafka")) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """Three nodes that all tests share; one that kills a node starts it again."""
+    with running_kafka(tmp_path_factory.mktemp("kafka-cluster"), nodes=3) as cluster:
+        yield cluster
+
+
+@contextmanager
+def running_kafka(folder: Path, nodes: int = 1) -> Iterator[EmbeddedKafka]:
+    """An embedded Kafka of a test's own. Where there can be none the test is skipped, loudly; where
+    `HEADRACE_CI` is set it fails."""
+    server = EmbeddedKafka(folder, KafkaOptions(nodes=nodes, heap_mb=HEAP_MB))
+    try:
+        server.start()
+    except EmbeddedUnusable as error:
+        missing(f"NO KAFKA, SO THIS IS NOT TESTED: {error}")
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def missing(reason: str) -> NoReturn:
+    """Skips the test, or fails it under continuous integration, where everything must be there."""
+    if os.environ.get("HEADRACE_CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
