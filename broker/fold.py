@@ -44,6 +44,7 @@ class Fold:
     terminal: Terminal | None = None
     moved: Moved | None = None
     handed: Handed | None = None  # since the last `started`
+    put_off: Handed | None = None  # likewise, by whoever: also by an owner that gave up before it began
     tokens_at_start: int = 0
 
     @property
@@ -78,6 +79,7 @@ class Fold:
             case Finished() | Failed():
                 self.terminal = event
             case Handed():
+                self.put_off = event
                 if self.started is not None and self.started.epoch == event.epoch:
                     self.handed = event
             case Moved():
@@ -92,7 +94,7 @@ class Fold:
             self.token_ids.clear()
             self.pieces.clear()
             self.restarts += 1
-        self.handed, self.tokens_at_start = None, len(self.token_ids)
+        self.handed, self.put_off, self.tokens_at_start = None, None, len(self.token_ids)
 
     def _extend(self, event: Delta) -> bool:
         if event.seq != self.next_seq:

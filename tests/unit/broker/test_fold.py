@@ -218,6 +218,14 @@ def test_a_fold_with_a_broken_rule_is_caught_by_the_same_property(mutant: str) -
         property_of_the_mutant()
 
 
+def test_who_puts_a_request_off_before_it_began_is_known_until_it_begins() -> None:
+    log: list[Event] = [started(1), Handed(2, "retry 3: the store is away")]
+    state = fold(log)
+    assert state.put_off == log[-1]
+    assert state.handed is None
+    assert fold([*log, started(3)]).put_off is None
+
+
 # ---------------------------------------------------------------------------------- the protocol around it
 
 
