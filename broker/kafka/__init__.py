@@ -1,0 +1,1 @@
+"""The queue contract over Apache Kafka; see `adapter`."""
