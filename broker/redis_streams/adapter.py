@@ -1,6 +1,6 @@
 """The queue contract over Redis Streams (Redis 6.2 or later, or Valkey; one server, no cluster).
 
-    publish ──► requests.<lane> ──► group ──► session (session.py)
+    publish ──► requests.[pool.]<lane> ──► group ──► session (session.py)
                      ▲                           │ append, settle (scripts/*.lua)
                      └── retry set ◄─────────────┤
     watch   ◄── log of the request ◄─────────────┤
@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from headrace.broker.contract import (
     CancelResult,
     Conflict,
+    ConsumerEntry,
     ConsumerSession,
     DeadLettered,
     LaneStats,
@@ -30,14 +31,16 @@ from headrace.broker.contract import (
 )
 from headrace.broker.errors import BrokerError, BrokerUnavailable, ReplyNotAllowed, UnknownCursor
 from headrace.broker.events import Logged
-from headrace.broker.message import Lane, Message, RequestRef
+from headrace.broker.message import DEFAULT_POOL, Lane, Message, RequestRef
 from headrace.broker.names import Names
 from headrace.broker.redis_streams.calls import BrokerCalls
-from headrace.broker.redis_streams.codec import pairs
+from headrace.broker.redis_streams.codec import check_pool, pairs
 from headrace.broker.redis_streams.feeds import FeedReader
+from headrace.broker.redis_streams.letters import DeadLetters
 from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply
 from headrace.broker.redis_streams.logs import LogReader
 from headrace.broker.redis_streams.probe import check_server
+from headrace.broker.redis_streams.registry import read_entry
 from headrace.broker.redis_streams.scripts import Scripts
 from headrace.broker.redis_streams.session import RedisSession
 from headrace.broker.redis_streams.settings import Retention
@@ -59,6 +62,7 @@ class RedisBroker:
         self._calls = BrokerCalls(names, retention)
         self._feeds = FeedReader(self._link, self._blocking)
         self._logs = LogReader(self._link, self._feeds, names)
+        self._letters = DeadLetters(self._link, self._scripts, self._calls, names)
         self._closed = False
 
     async def start(self) -> None:
@@ -77,9 +81,13 @@ class RedisBroker:
         return results
 
     def _published(self, message: Message, reply: Reply) -> PublishResult:
-        position = f"{self._names.requests(message.lane)}/{reply[1].decode()}"
+        position = f"{self._names.requests(message.lane, message.pool)}/{reply[1].decode()}"
         ref = RequestRef(message.request_id or position, message.tenant)
         return Conflict(ref) if reply[0] == b"conflict" else Published(ref, reply[0] == b"duplicate")
+
+    def place(self, lane: Lane, pool: str = DEFAULT_POOL) -> int:
+        """Always 0: each request has a log of its own, found by its name."""
+        return 0
 
     async def cancel(self, ref: RequestRef) -> CancelResult:
         reply = await self._scripts.run(self._calls.cancel(ref))
@@ -119,25 +127,55 @@ class RedisBroker:
             await self._link.call("XTRIM", topic, "MINID", f"{milliseconds}-{int(number) + 1}")
 
     async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
-        """The latest ones, oldest first."""
-        topic = self._names.dead_letters
-        reply = await self._link.call("XREVRANGE", topic, "+", "-", "COUNT", max(1, limit))
-        return [_dead_lettered(topic, entry_id, flat) for entry_id, flat in reversed(reply)]
+        return await self._letters.latest(limit)
 
-    async def stats(self) -> QueueStats:
+    async def dead_letter(self, position: str) -> DeadLettered | None:
+        return await self._letters.get(position)
+
+    async def replay(self, position: str) -> RequestRef | None:
+        return await self._letters.replay(position)
+
+    async def discard(self, positions: Sequence[str]) -> int:
+        return await self._letters.discard(positions)
+
+    async def stats(self, pool: str = DEFAULT_POOL) -> QueueStats:
+        """Retries are those of the pool, dead letters those of all."""
         lanes = tuple(Lane)
-        retrying, dead_letters, replies = await self._scripts.run(self._calls.stats(lanes))
+        retrying, dead_letters, replies = await self._scripts.run(self._calls.stats(lanes, pool))
         stats, leases = {}, []
-        for lane, (waiting, leased, oldest_ms, held) in zip(lanes, replies, strict=True):
-            stats[lane] = LaneStats(waiting, leased, oldest_ms)
+        for lane, (waiting, leased, oldest_ms, held, paused) in zip(lanes, replies, strict=True):
+            stats[lane] = LaneStats(waiting, leased, oldest_ms, bool(paused))
             leases += [Lease(lane, name.decode(), count, idle_ms) for name, count, idle_ms in held]
         return QueueStats(stats, leases, retrying, dead_letters)
 
-    async def consume(self, lanes: Sequence[Lane], lease_ms: int) -> ConsumerSession:
+    async def pools(self) -> list[str]:
+        named = await self._link.call("SMEMBERS", self._names.pools)
+        return [DEFAULT_POOL, *sorted(name.decode() for name in named)]
+
+    async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
+        check_pool(pool)
+        await self._link.call("SADD", self._names.paused, self._names.requests(lane, pool))
+
+    async def resume(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
+        """Wakes all who wait, as a release does: they look, and sweep, at once."""
+        stream, released = self._names.requests(lane, pool), self._names.released
+        wake = ("XADD", released, "MAXLEN", 1, "*", "resumed", stream)
+        await self._link.transaction([("SREM", self._names.paused, stream), wake])
+
+    async def consumers(self) -> list[ConsumerEntry]:
+        found = await self._scripts.run(self._calls.consumers())
+        entries = [read_entry(name, idle_ms, said) for name, idle_ms, said in found]
+        return sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.name)
+
+    async def consume(
+        self, lanes: Sequence[Lane], lease_ms: int, *, pool: str = DEFAULT_POOL
+    ) -> ConsumerSession:
         if not lanes or lease_ms <= 0:
             raise BrokerError("a consumer needs at least one lane and a lease above 0 ms")
+        check_pool(pool)
         wanted = tuple(dict.fromkeys(lanes))
-        session = RedisSession(self._link, self._blocking, self._names, self._retention, wanted, lease_ms)
+        links = self._link, self._blocking
+        session = RedisSession(*links, self._names, self._retention, wanted, pool, lease_ms)
         await session.start()
         return session
 
@@ -173,14 +211,3 @@ def _checked(cursor: str) -> str:
     if cursor and not _CURSOR.fullmatch(cursor):
         raise UnknownCursor(f"the cursor {cursor[:60]!r} names no line of a result topic")
     return cursor
-
-
-def _dead_lettered(topic: str, entry_id: bytes, flat: Sequence[bytes]) -> DeadLettered:
-    """`reason` and `origin` stand first; what follows are the message's own fields, whatever their names."""
-    fields = dict(pairs(flat[4:]))
-    return DeadLettered(
-        position=f"{topic}/{entry_id.decode()}",
-        origin=flat[3].decode(errors="replace"),
-        reason=flat[1].decode(errors="replace"),
-        body=fields.get(b"body", b""),
-    )

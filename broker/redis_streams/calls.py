@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.broker.contract import Append, DeadLetter, Done, Release, Retry, Settlement
-from headrace.broker.events import Terminal
+from headrace.broker.contract import Append, DeadLetter, Done, PassOn, Release, Retry, Settlement
+from headrace.broker.events import Handed, Moved, Terminal
+from headrace.broker.lanes import Share
 from headrace.broker.message import Delivery, Lane, Message, RequestRef
 from headrace.broker.names import Names
-from headrace.broker.redis_streams.codec import Entry, encode, result_fields
+from headrace.broker.redis_streams.codec import Entry, chunk_fields, encode, result_fields
 from headrace.broker.redis_streams.feeds import feed_number
 from headrace.broker.redis_streams.link import Value
 from headrace.broker.redis_streams.scripts import Call
@@ -30,10 +31,13 @@ def entry_of(delivery: Delivery) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one pull asks: how many, how old a lease is lapsed, the last release seen, where each lane's sweep
-    goes on ('' for none), and, where one does, the places that the session holds."""
+    """What one pull asks: `shares`, of `limit` deliveries with `reserved` for the interactive lane; how old a
+    lease is lapsed; the last release seen; where each lane's sweep goes on ('' for none), and, where one
+    does, the places that the session holds."""
 
+    shares: Sequence[Share]
     limit: int
+    reserved: int
     lease_ms: int
     release: str
     cursors: Sequence[str]
@@ -49,68 +53,109 @@ class BrokerCalls:
     def publish(self, message: Message) -> Call:
         names = self._names
         ref = RequestRef(message.request_id or "", message.tenant)
-        keys = [names.requests(message.lane), names.index(ref), names.retry]
+        stream = names.requests(message.lane, message.pool)
+        keys = [stream, names.index(ref), names.retry_messages, names.pools]
         known = int(message.request_id is not None)
-        return Call("publish", keys, [message.body_hash, known, *encode(message, names)])
+        return Call("publish", keys, [message.body_hash, known, message.pool, *encode(message, names)])
+
+    def replay(self, letter_id: str, message: Message) -> Call:
+        """Publishes `message`, which has an id, in the place of a dead letter."""
+        names = self._names
+        ref = RequestRef(message.request_id or "", message.tenant)
+        stream = names.requests(message.lane, message.pool)
+        keys = [names.dead_letters, stream, names.index(ref), names.pools]
+        return Call("replay", keys, [letter_id, message.body_hash, message.pool, *encode(message, names)])
 
     def cancel(self, ref: RequestRef) -> Call:
         keys = [self._names.index(ref), self._names.control]
         kept = self._retention
         return Call("cancel", keys, [ref.tenant, ref.request_id, kept.control_length, kept.log_ms])
 
-    def stats(self, lanes: Sequence[Lane]) -> Call:
+    def stats(self, lanes: Sequence[Lane], pool: str) -> Call:
         names = self._names
-        keys = [names.retry, names.dead_letters, *map(names.requests, lanes)]
+        streams = [names.requests(lane, pool) for lane in lanes]
+        keys = [names.retries(pool), names.dead_letters, names.paused, *streams]
         return Call("stats", keys, [names.group, RELEASED])
+
+    def consumers(self) -> Call:
+        return Call("consumers", [self._names.registry], [])
 
 
 class SessionCalls:
-    """Calls of one consumer."""
+    """Calls of one consumer, which serves `lanes` of `pool`."""
 
-    def __init__(self, names: Names, retention: Retention, consumer: str) -> None:
+    def __init__(
+        self, names: Names, retention: Retention, consumer: str, lanes: Sequence[Lane], pool: str
+    ) -> None:
         self._names, self._retention, self._consumer = names, retention, consumer
+        self._lanes, self._pool = tuple(lanes), pool
+        self._streams = [names.requests(lane, pool) for lane in lanes]
 
-    def pull(self, lanes: Sequence[Lane], look: Look) -> Call:
+    def pull(self, look: Look) -> Call:
         names = self._names
-        keys = [names.retry, names.retry_messages, names.released, *map(names.requests, lanes)]
-        arguments: list[Value] = [names.group, self._consumer, look.limit, look.lease_ms, look.release]
+        keys = [names.retries(self._pool), names.retry_messages, names.released, names.paused, *self._streams]
+        arguments: list[Value] = [names.group, self._consumer, look.lease_ms, look.release, len(look.shares)]
+        for share in look.shares:
+            bound = look.limit if share.lane is Lane.INTERACTIVE else look.limit - look.reserved
+            arguments += [self._lanes.index(share.lane) + 1, share.at_most, bound]
         return Call("pull", keys, [*arguments, *look.cursors, *look.held])
 
-    def heartbeat(self, entries: Sequence[Entry]) -> Call:
+    def heartbeat(self, entries: Sequence[Entry], says: bytes) -> Call:
+        """`says`: what the registry shall hold of this consumer; empty for nothing."""
         names = self._names
-        keys = [names.retry, names.retry_messages, *(entry.stream for entry in entries)]
-        return Call("heartbeat", keys, [names.group, self._consumer, *(entry.entry_id for entry in entries)])
+        streams = [entry.stream for entry in entries]
+        keys = [names.retries(self._pool), names.retry_messages, names.registry, *streams]
+        ids = [entry.entry_id for entry in entries]
+        return Call("heartbeat", keys, [names.group, self._consumer, says, *ids])
+
+    def announce(self, says: bytes) -> Call:
+        return Call("announce", [self._names.registry], [self._consumer, says])
 
     def open(self, delivery: Delivery) -> Call:
         names, entry, ref = self._names, entry_of(delivery), delivery.ref
-        keys = [entry.stream, names.index(ref), names.log(ref), names.retry]
+        keys = [entry.stream, names.index(ref), names.log(ref), names.retry_messages]
         place = [names.group, self._consumer, entry.entry_id]
         body_hash = delivery.message.body_hash
         return Call("open", keys, [*place, delivery.position, body_hash, delivery.published_ms])
 
     def append(self, item: Append) -> Call:
-        entry, log = entry_of(item.delivery), self._names.log(item.delivery.ref)
-        keys = [entry.stream, self._names.index(item.delivery.ref), log, self._feed(log)]
-        events = [encode_event(event) for event in item.events]
-        right = self._right(item.delivery, item.epoch)
-        return Call("append", keys, [*right, self._retention.feed_length, *events])
+        kept, message = self._retention, item.delivery.message
+        events: list[Value] = [encode_event(event) for event in item.events]
+        arguments = [*self._right(item.delivery, item.epoch), kept.feed_length, kept.reply_ms]
+        arguments += [len(events), *events]
+        fields = list[bytes]()
+        chunks = item.chunks if message.stream and message.reply_to is not None else ()
+        if chunks:
+            fields = chunk_fields(item.delivery.ref, message.headers)
+        keys = [*self._log_keys(item.delivery), message.reply_to or ""]
+        return Call("append", keys, [*arguments, len(fields), *fields, *chunks])
 
     def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> Call:
         names, keys = self._names, self._log_keys(delivery)
         right = self._right(delivery, epoch)
-        stream, index = keys[0], keys[1]
+        topics = [delivery.message.reply_to or names.results, names.results]
         match settlement:
             case Done(terminal, line):
-                return Call("finish", keys, [*right, *self._conclusion(delivery, terminal, line)])
+                conclusion = self._conclusion(delivery, terminal, line)
+                return Call("finish", [*keys, *topics], [*right, *conclusion])
             case DeadLetter(reason, terminal, line):
                 origin: list[Value] = [reason.encode(errors="replace"), delivery.position]
                 conclusion = self._conclusion(delivery, terminal, line)
-                return Call("dead_letter", [*keys, names.dead_letters], [*right, *origin, *conclusion])
-            case Retry(delay_ms):
-                parked = [names.retry, names.retry_messages]
-                return Call("retry", [stream, index, *parked], [*right, delivery.position, max(0, delay_ms)])
-            case Release():
-                return Call("release", [stream, index, names.released], [*right, RELEASED])
+                keys += [*topics, names.dead_letters]
+                return Call("dead_letter", keys, [*right, *origin, *conclusion])
+            case Retry(delay_ms, reason):
+                keys += [names.retries(self._pool), names.retry_messages]
+                right += self._handed(epoch, reason)
+                return Call("retry", keys, [*right, delivery.position, max(0, delay_ms)])
+            case Release(reason):
+                return Call(
+                    "release", [*keys, names.released], [*right, *self._handed(epoch, reason), RELEASED]
+                )
+            case PassOn(pool):
+                keys += [names.requests(delivery.message.lane, pool), names.pools]
+                moved = encode_event(Moved(epoch, pool, log=""))
+                place: list[Value] = [delivery.position, pool, moved, self._retention.feed_length]
+                return Call("pass_on", keys, [*right, *place])
 
     def refuse(self, entry: Entry, reason: str) -> Call:
         """Dead-letters an entry that is no message; it has neither index nor log."""
@@ -120,9 +165,8 @@ class SessionCalls:
         right: list[Value] = [names.group, self._consumer, entry.entry_id, 0]
         return Call("dead_letter", keys, [*right, reason.encode(errors="replace"), entry.place, *nothing])
 
-    def forget_consumers(self, lanes: Sequence[Lane], name: str, silent_ms: int) -> Call:
-        names = self._names
-        return Call("forget_consumers", [*map(names.requests, lanes)], [names.group, name, silent_ms])
+    def forget_consumers(self, name: str, silent_ms: int) -> Call:
+        return Call("forget_consumers", self._streams, [self._names.group, name, silent_ms])
 
     def _right(self, delivery: Delivery, epoch: int) -> list[Value]:
         return [self._names.group, self._consumer, entry_of(delivery).entry_id, epoch]
@@ -130,8 +174,11 @@ class SessionCalls:
     def _log_keys(self, delivery: Delivery) -> list[str]:
         names, ref = self._names, delivery.ref
         log = names.log(ref)
-        topic = delivery.message.reply_to or names.results
-        return [entry_of(delivery).stream, names.index(ref), log, self._feed(log), topic, names.results]
+        return [entry_of(delivery).stream, names.index(ref), log, names.feed(feed_number(log))]
+
+    def _handed(self, epoch: int, reason: str) -> list[Value]:
+        """For what was opened: its owner gives it up in order."""
+        return [encode_event(Handed(epoch, reason)) if epoch else b"", self._retention.feed_length]
 
     def _conclusion(self, delivery: Delivery, terminal: Terminal | None, line: bytes | None) -> list[Value]:
         kept, message = self._retention, delivery.message
@@ -141,6 +188,3 @@ class SessionCalls:
             fields = result_fields(delivery.ref, line, message.headers)
         event = encode_event(terminal) if terminal is not None else b""
         return [event, kept.log_ms, kept.feed_length, kind, keep_ms, len(fields), *fields]
-
-    def _feed(self, log: str) -> str:
-        return self._names.feed(feed_number(log))

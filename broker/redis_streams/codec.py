@@ -1,9 +1,12 @@
 """Stream fields to messages and back.
 
-An entry's fields are `body` and, all optional, `request-id`, `deadline` (unix ms), `tenant`, `reply-to`,
-`stream`, `content-type`; any other field is a header that travels through to the result. The lane is that
-of the stream the entry stands in; a field `lane` is not believed. So `XADD headrace.requests.batch * body
-'{…}'` is a whole producer.
+An entry's fields are `body` and, all optional, `request-id`, `deadline` (unix ms), `queue-timeout` (ms),
+`tenant`, `reply-to`, `stream`, `content-type`; any other field is a header that travels through to the
+result. Lane and pool are those of the stream the entry stands in; a field `lane` is not believed. So
+`XADD headrace.requests.batch * body '{…}'` is a whole producer.
+
+A body in the blob store is named by `headrace-claim` (its address), `headrace-claim-hash` (SHA-256 as hex,
+see `Message.body_hash`) and `headrace-claim-size` (bytes), all three; `body` is empty then.
 """
 
 from __future__ import annotations
@@ -13,12 +16,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.broker.errors import BrokerError, ReplyNotAllowed
-from headrace.broker.message import JSON, Delivery, Lane, Message, RequestRef
-from headrace.broker.names import Names
+from headrace.broker.message import JSON, Claim, Delivery, Lane, Message, RequestRef
+from headrace.broker.names import POOL, Names
 
 POSITION = "headrace-position"  # on entries that came back from a retry: where the request first stood
-_KNOWN = {"body", "request-id", "lane", "deadline", "tenant", "reply-to", "stream", "content-type", POSITION}
-_DEADLINE = re.compile(r"[0-9]{1,15}")
+KIND, CHUNK = "headrace-kind", "chunk"  # on lines of a reply topic that are chunks of an answer
+_CLAIM, _CLAIM_HASH, _CLAIM_SIZE = "headrace-claim", "headrace-claim-hash", "headrace-claim-size"
+_SENT = {"body", "request-id", "lane", "deadline", "queue-timeout", "tenant", "reply-to", "stream"}
+_KNOWN = _SENT | {"content-type", POSITION, KIND, _CLAIM, _CLAIM_HASH, _CLAIM_SIZE}
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_HASH = re.compile(r"[0-9a-f]{64}")
 _ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 _MOST_FIELDS = 256
@@ -57,10 +64,14 @@ def encode(message: Message, names: Names) -> list[bytes]:
         fields["content-type"] = message.content_type
     if message.deadline_ms is not None:
         fields["deadline"] = str(message.deadline_ms)
+    if message.queue_timeout_ms is not None:
+        fields["queue-timeout"] = str(message.queue_timeout_ms)
     if message.reply_to is not None:
         fields["reply-to"] = message.reply_to
     if message.stream:
         fields["stream"] = "true"
+    if message.claim is not None:
+        fields |= _claim_fields(message.claim)
     _check(message, names, fields)
     flat = [b"body", message.body]
     for name, value in {**fields, **message.headers}.items():
@@ -68,8 +79,10 @@ def encode(message: Message, names: Names) -> list[bytes]:
     return flat
 
 
-def decode(entry: Entry, flat: Sequence[bytes], lane: Lane, names: Names, redelivered: bool) -> Delivery:
-    """The delivery that an entry stands for; raises Undecodable."""
+def decode(
+    entry: Entry, flat: Sequence[bytes], lane: Lane, pool: str, names: Names, redelivered: bool = False
+) -> Delivery:
+    """The delivery that an entry of this lane and pool stands for; raises Undecodable."""
     if len(flat) > 2 * _MOST_FIELDS:
         raise Undecodable(f"{len(flat) // 2} fields are more than the {_MOST_FIELDS} allowed")
     values = dict(pairs(flat))
@@ -83,10 +96,13 @@ def decode(entry: Entry, flat: Sequence[bytes], lane: Lane, names: Names, redeli
         lane=lane,
         tenant=fields.get("tenant", ""),
         content_type=fields.get("content-type", JSON),
-        deadline_ms=_deadline(fields),
+        deadline_ms=_number(fields, "deadline", "unix time in milliseconds"),
         reply_to=_reply_to(fields, names),
         stream=_flag(fields),
         headers={name: value for name, value in fields.items() if name not in _KNOWN},
+        pool=pool,
+        queue_timeout_ms=_number(fields, "queue-timeout", "number of milliseconds"),
+        claim=_claim(fields, body),
     )
     position = _position(fields, entry, names)
     return Delivery(
@@ -101,11 +117,42 @@ def decode(entry: Entry, flat: Sequence[bytes], lane: Lane, names: Names, redeli
 
 def result_fields(ref: RequestRef, line: bytes, headers: Mapping[str, str]) -> list[bytes]:
     """Fields and values of an entry of a result topic."""
-    own = {"request-id": ref.request_id} | ({"tenant": ref.tenant} if ref.tenant else {})
-    flat = [b"body", line]
-    for name, value in {**headers, **own}.items():
-        flat += [_bytes(name), _bytes(value)]
-    return flat
+    return [b"body", line, *_flat({**headers, **_identity(ref)})]
+
+
+def chunk_fields(ref: RequestRef, headers: Mapping[str, str]) -> list[bytes]:
+    """Fields and values of a chunk's entry, but its body: each chunk of an answer carries the same."""
+    return _flat({**headers, **_identity(ref), KIND: CHUNK})
+
+
+def queue_of(stream: str, names: Names) -> tuple[Lane, str] | None:
+    """Lane and pool of a request stream; None for another key."""
+    front, _, lane = stream.rpartition(".")
+    base = f"{names.prefix}.requests"
+    pool = front.removeprefix(base).removeprefix(".")
+    if lane not in tuple(Lane) or (pool and not POOL.fullmatch(pool)):
+        return None
+    return (Lane(lane), pool) if names.requests(Lane(lane), pool) == stream else None
+
+
+def check_pool(pool: str) -> None:
+    """Raises BrokerError for a name that no pool can have."""
+    if pool and not POOL.fullmatch(pool):
+        raise BrokerError(
+            f"{pool[:40]!r} is no name of a pool: 1 to 64 letters, digits, `_` and `-` are allowed"
+        )
+
+
+def _flat(fields: Mapping[str, str]) -> list[bytes]:
+    return [_bytes(part) for pair in fields.items() for part in pair]
+
+
+def _identity(ref: RequestRef) -> dict[str, str]:
+    return {"request-id": ref.request_id} | ({"tenant": ref.tenant} if ref.tenant else {})
+
+
+def _claim_fields(claim: Claim) -> dict[str, str]:
+    return {_CLAIM: claim.address, _CLAIM_HASH: claim.body_hash.hex(), _CLAIM_SIZE: str(claim.size)}
 
 
 def _check(message: Message, names: Names, fields: Mapping[str, str]) -> None:
@@ -116,9 +163,12 @@ def _check(message: Message, names: Names, fields: Mapping[str, str]) -> None:
         raise BrokerError(f"more than {_MOST_FIELDS} fields in one message; send fewer headers")
     if message.reply_to is not None and not names.reply_allowed(message.reply_to):
         raise ReplyNotAllowed(_not_allowed(message.reply_to, names))
+    check_pool(message.pool)
     try:
         _request_id(fields)
-        _deadline(fields)
+        _number(fields, "deadline", "unix time in milliseconds")
+        _number(fields, "queue-timeout", "number of milliseconds")
+        _claim(fields, message.body)
     except Undecodable as error:
         raise BrokerError(f"this message cannot be published: {error}") from error
 
@@ -144,13 +194,25 @@ def _request_id(fields: Mapping[str, str]) -> str | None:
     return request_id
 
 
-def _deadline(fields: Mapping[str, str]) -> int | None:
-    deadline = fields.get("deadline")
-    if deadline is None:
+def _number(fields: Mapping[str, str], name: str, meaning: str) -> int | None:
+    text = fields.get(name)
+    if text is None:
         return None
-    if not _DEADLINE.fullmatch(deadline):
-        raise Undecodable(f"the deadline {deadline[:40]!r} is no unix time in milliseconds")
-    return int(deadline)
+    if not _NUMBER.fullmatch(text):
+        raise Undecodable(f"the {name} {text[:40]!r} is no {meaning}")
+    return int(text)
+
+
+def _claim(fields: Mapping[str, str], body: bytes) -> Claim | None:
+    names = (_CLAIM, _CLAIM_HASH, _CLAIM_SIZE)
+    address, body_hash, size = (fields.get(name) for name in names)
+    if address is None and body_hash is None and size is None:
+        return None
+    if not address or not _HASH.fullmatch(body_hash or "") or not _NUMBER.fullmatch(size or ""):
+        raise Undecodable(f"a claim needs `{_CLAIM}`, `{_CLAIM_HASH}` (64 hex digits) and `{_CLAIM_SIZE}`")
+    if body:
+        raise Undecodable("a claim names the body, and there is a body beside it")
+    return Claim(address, bytes.fromhex(body_hash or ""), int(size or ""))
 
 
 def _reply_to(fields: Mapping[str, str], names: Names) -> str | None:
@@ -176,6 +238,6 @@ def _position(fields: Mapping[str, str], entry: Entry, names: Names) -> str:
     if position is None:
         return entry.place
     stream, _, entry_id = position.rpartition("/")
-    if stream not in {names.requests(lane) for lane in Lane} or not _ENTRY_ID.fullmatch(entry_id):
+    if queue_of(stream, names) is None or not _ENTRY_ID.fullmatch(entry_id):
         raise Undecodable(f"the field `{POSITION}` is reserved for retries and holds no position")
     return position

@@ -18,19 +18,20 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from headrace.broker.contract import Append, Opened, OpenOutcome, Settlement
+from headrace.broker.contract import Append, Opened, OpenOutcome, PassOn, Serves, Settlement
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.events import Failed, Finished
 from headrace.broker.fold import Fold
 from headrace.broker.message import Delivery, Lane, RequestRef
 from headrace.broker.names import Names
-from headrace.broker.redis_streams.calls import Look, SessionCalls, entry_of
-from headrace.broker.redis_streams.codec import Entry, Undecodable, decode, pairs
-from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply, ServerError, Value
+from headrace.broker.redis_streams.calls import SessionCalls, entry_of
+from headrace.broker.redis_streams.codec import Entry, Undecodable, check_pool, decode, pairs
+from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply
 from headrace.broker.redis_streams.logs import PAGE, entry_place, log_entries, read_page
+from headrace.broker.redis_streams.looking import QueueLooker, TakenEntry
+from headrace.broker.redis_streams.registry import describe
 from headrace.broker.redis_streams.scripts import Scripts
 from headrace.broker.redis_streams.settings import Retention
-from headrace.broker.redis_streams.sweep import SweepPlan
 from headrace.broker.wire import decode_event
 
 logger = logging.getLogger(__name__)
@@ -44,15 +45,6 @@ _WRITTEN, _OVERTAKEN = 1, -1  # answers of the scripts; 0 is "lost"
 class _Hold:
     delivery: Delivery
     epoch: int = 0  # of this session's last `open`
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """Answer of one look at the queue; the rest tells what to wait for when there was nothing."""
-
-    entries: Reply
-    due_ms: int
-    delivered: list[bytes]
 
 
 def new_consumer_name() -> str:
@@ -71,15 +63,16 @@ class RedisSession:
         names: Names,
         retention: Retention,
         lanes: Sequence[Lane],
+        pool: str,
         lease_ms: int,
     ) -> None:
         self._name = new_consumer_name()
         self._link, self._blocking, self._scripts = link, blocking, Scripts(link)
-        self._names, self._lanes, self._lease_ms = names, tuple(lanes), lease_ms
-        self._calls = SessionCalls(names, retention, self._name)
-        self._sweeps = SweepPlan(len(self._lanes), lease_ms)
+        self._names, self._lanes, self._pool, self._lease_ms = names, tuple(lanes), pool, lease_ms
+        self._calls = SessionCalls(names, retention, self._name, lanes, pool)
+        self._queue = QueueLooker(link, blocking, names, self._calls, lanes, pool, lease_ms)
         self._holds: dict[Entry, _Hold] = {}
-        self._release_seen = "0-0"
+        self._says = b""  # what the registry holds of this consumer
         self._control_seen = "0-0"
         self._closed = False
 
@@ -93,65 +86,40 @@ class RedisSession:
 
     async def start(self) -> None:
         """Prepares the lanes, and notes the place from which on cancellations are this session's."""
-        await self._make_groups()
+        await self._queue.make_groups()
+        if self._pool:
+            await self._link.call("SADD", self._names.pools, self._pool)
         await self._forget_consumers("")
         last = await self._link.call("XREVRANGE", self._names.control, "+", "-", "COUNT", 1)
         self._control_seen = last[0][0].decode() if last else "0-0"
 
     # -------------------------------------------------------------------------------------- taking
 
-    async def pull(self, limit: int, wait_ms: int) -> list[Delivery]:
+    async def pull(self, limit: int, wait_ms: int, *, reserved: int = 0) -> list[Delivery]:
         deadline = time.monotonic() + wait_ms / 1000
         while limit > 0:
-            taken = await self._take(limit)
-            deliveries = await self._accept(taken.entries)
+            looked = await self._queue.look(limit, reserved, self._holds)
+            deliveries = await self._accept(looked.entries)
             left = deadline - time.monotonic()
             if deliveries or left <= 0:
                 return deliveries
-            if not taken.entries:
-                await self._wait(taken, left)
+            if not looked.entries:
+                await self._queue.wait(looked, left)
         return []
 
-    async def _take(self, limit: int) -> _Taken:
-        cursors = self._sweeps.cursors(time.monotonic())
-        held = [entry.place for entry in self._holds] if any(cursors) else []
-        look = Look(limit, self._lease_ms, self._release_seen, cursors, held)
-        call = self._calls.pull(self._lanes, look)
-        try:
-            reply = await self._scripts.run(call)
-        except ServerError as error:
-            if not error.no_group:
-                raise
-            await self._make_groups()  # somebody deleted a stream, and the group with it
-            reply = await self._scripts.run(call)
-        entries, swept, all_swept, release, due_ms, delivered = reply
-        self._sweeps.advance([cursor.decode() for cursor in swept], time.monotonic())
-        if all_swept:
-            self._release_seen = release.decode()
-        return _Taken(entries, due_ms, delivered)
-
-    async def _wait(self, taken: _Taken, left_s: float) -> None:
-        """Until there may be something. A plain read on the lanes, which takes nothing: an order of lanes
-        and a limit over several streams are beyond a blocking group read, and one that is cancelled just
-        when its reply arrives would strand what it took."""
-        block_ms = min(left_s * 1000, BLOCK_MS, self._sweeps.next_due(time.monotonic()) * 1000)
-        if taken.due_ms >= 0:
-            block_ms = min(block_ms, taken.due_ms)
-        streams = [*map(self._names.requests, self._lanes), self._names.released]
-        read: list[Value] = ["XREAD", "COUNT", 1, "BLOCK", max(1, int(block_ms)), "STREAMS", *streams]
-        await self._blocking.call(*read, *taken.delivered, self._release_seen)
-
-    async def _accept(self, entries: Reply) -> list[Delivery]:
+    async def _accept(self, entries: Sequence[TakenEntry]) -> list[Delivery]:
         """Deliveries for the caller. No await between noting a hold and returning it: a pull that is
         cancelled must not leave a hold that nobody knows of and the heartbeat renews for ever."""
         deliveries, refused = [], []
-        for number, entry_id, fields, claimed in entries:
-            lane = self._lanes[number - 1]
-            entry = Entry(self._names.requests(lane), entry_id.decode())
+        for taken in entries:
             try:
-                deliveries.append(decode(entry, fields, lane, self._names, bool(claimed)))
+                delivery = decode(
+                    taken.entry, taken.fields, taken.lane, self._pool, self._names, taken.claimed
+                )
             except Undecodable as error:
-                refused.append((entry, str(error)))
+                refused.append((taken.entry, str(error)))
+            else:
+                deliveries.append(delivery)
         for entry, reason in refused:
             await self._refuse(entry, reason)
         return [delivery for delivery in deliveries if self._take_hold(delivery)]
@@ -173,12 +141,17 @@ class RedisSession:
 
     # ------------------------------------------------------------------------------------- holding
 
+    async def announce(self, serves: Serves) -> None:
+        self._says = describe(self._lease_ms, self._pool, self._lanes, serves)
+        await self._scripts.run(self._calls.announce(self._says))
+
     async def heartbeat(self) -> list[Delivery]:
+        """Brings due retries back, too, and says that this consumer is alive."""
         lost = []
         held = list(self._holds.values())
-        for start in range(0, len(held), _CHUNK):
+        for start in range(0, max(len(held), 1 if self._says else 0), _CHUNK):
             chunk = held[start : start + _CHUNK]
-            call = self._calls.heartbeat([entry_of(hold.delivery) for hold in chunk])
+            call = self._calls.heartbeat([entry_of(hold.delivery) for hold in chunk], self._says)
             for number in await self._scripts.run(call):
                 hold = chunk[number - 1]
                 if self._drop(hold):  # not given up, or taken anew, meanwhile
@@ -228,6 +201,9 @@ class RedisSession:
     async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
         terminal = getattr(settlement, "terminal", None)
         assert terminal is None or terminal.epoch == epoch > 0, "a terminal record needs the epoch of `open`"
+        if isinstance(settlement, PassOn):
+            assert epoch > 0, "its log says that it was passed on: open it first"
+            check_pool(settlement.pool)
         answer = await self._scripts.run(self._calls.settle(delivery, epoch, settlement))
         if answer == _WRITTEN:
             self._holds.pop(entry_of(delivery), None)
@@ -277,21 +253,13 @@ class RedisSession:
         self._closed = True
         try:
             async with asyncio.timeout(_GOODBYE_S):
+                if self._says:
+                    await self._link.call("HDEL", self._names.registry, self._name)
                 await self._forget_consumers(self._name)
         except (BrokerUnavailable, TimeoutError):
             logger.debug("closed without saying goodbye: the broker is away")
 
-    async def _make_groups(self) -> None:
-        for lane in self._lanes:
-            stream = self._names.requests(lane)
-            create = ("XGROUP", "CREATE", stream, self._names.group, "0", "MKSTREAM")
-            try:
-                await self._link.call(*create)
-            except ServerError as error:
-                if not error.group_exists:
-                    raise
-
     async def _forget_consumers(self, name: str) -> None:
         """Names of former processes that hold nothing; `name` at once, others after long silence."""
         silent_ms = max(60 * 60 * 1000, 20 * self._lease_ms)
-        await self._scripts.run(self._calls.forget_consumers(self._lanes, name, silent_ms))
+        await self._scripts.run(self._calls.forget_consumers(name, silent_ms))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_START = "0-0"
+START, DUE = "0-0", "due"
 
 
 @dataclass(slots=True)
 class _Round:
-    cursor: str = _START
+    cursor: str = START
     due: float = 0.0
 
 
@@ -27,18 +28,21 @@ class SweepPlan:
 
     def cursors(self, now: float) -> list[str]:
         """Per lane where to go on, '' where no sweep is due."""
-        return [r.cursor if r.due <= now or r.cursor != _START else "" for r in self._rounds]
+        return [r.cursor if r.due <= now or r.cursor != START else "" for r in self._rounds]
 
     def advance(self, cursors: Sequence[str], now: float) -> None:
-        """Takes what a sweep answered: '' not swept, the start when a round is complete."""
+        """Takes what a sweep answered: '' not swept, DUE not begun though it is due, START when a round is
+        complete, or where it goes on."""
         for r, cursor in zip(self._rounds, cursors, strict=True):
-            if cursor == "":
-                continue
-            r.cursor = cursor
-            if cursor == _START:
-                r.due = now + self._pause * random.uniform(0.75, 1.25)
+            if cursor == DUE:
+                r.cursor, r.due = START, now
+            elif cursor:
+                r.cursor = cursor
+                if cursor == START:
+                    r.due = now + self._pause * random.uniform(0.75, 1.25)
 
-    def next_due(self, now: float) -> float:
-        """Seconds until a sweep is due, 0 if one is."""
-        unfinished = any(r.cursor != _START for r in self._rounds)
-        return 0.0 if unfinished else max(0.0, min(r.due for r in self._rounds) - now)
+    def next_due(self, now: float, lanes: Iterable[int]) -> float:
+        """Seconds until a sweep of one of these lanes (numbers from 0) is due, 0 if one is."""
+        rounds = [self._rounds[lane] for lane in lanes]
+        unfinished = any(r.cursor != START for r in rounds)
+        return 0.0 if unfinished else max(0.0, min((r.due for r in rounds), default=math.inf) - now)

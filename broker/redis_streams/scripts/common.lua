@@ -18,6 +18,11 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- Writes what a consumer says of itself, with the time of this sign of life; '' says nothing.
+local function register(registry, consumer, says)
+  if says ~= '' then redis.call('HSET', registry, consumer, string.format('%.0f %s', now_ms(), says)) end
+end
+
 local function owns(stream, group, consumer, id)
   local pending = redis.pcall('XPENDING', stream, group, id, id, 1)
   return not pending.err and pending[1] ~= nil and pending[1][2] == consumer
@@ -31,10 +36,10 @@ local function refusal(stream, index, group, consumer, id, epoch)
   return nil
 end
 
--- Whether the delivery that runs a request still exists: queued, pending anywhere, or waiting for a retry.
-local function stands(place, position, retry)
+-- Whether the delivery that runs a request still exists: queued in any pool, pending, or parked for a retry.
+local function stands(place, position, parked)
   if not place then return false end
-  if place == 'retry' then return redis.call('ZSCORE', retry, position) ~= false end
+  if place == 'retry' then return redis.call('HEXISTS', parked, position) == 1 end
   local stream, id = string.match(place, '^(.*)/([^/]+)$')
   return #redis.call('XRANGE', stream, id, id) > 0
 end
@@ -55,6 +60,27 @@ end
 local function acknowledge(stream, group, id)
   redis.call('XACK', stream, group, id)
   redis.call('XDEL', stream, id)
+end
+
+-- Puts a new request on its queue. Without an id its position is the id, and `index` what stands before it.
+-- Returns the entry id.
+local function enqueue(stream, index, hash, has_id, pools, pool, fields)
+  local id = redis.call('XADD', stream, '*', unpack(fields))
+  local position = stream .. '/' .. id
+  if not has_id then index = index .. position end
+  redis.call('HSET', index, 'hash', hash, 'state', 'open', 'position', position, 'place', position)
+  redis.call('HDEL', index, 'cancelled')  -- a mark counts only for what was published before it
+  redis.call('PERSIST', index)
+  if pool ~= '' then redis.call('SADD', pools, pool) end
+  return id
+end
+
+-- Puts a delivery on a queue again, under its position.
+local function requeue(stream, index, position, fields)
+  local id = redis.call('XADD', stream, '*', 'headrace-position', position, unpack(fields))
+  if redis.call('HGET', index, 'position') == position then
+    redis.call('HSET', index, 'place', stream .. '/' .. id)
+  end
 end
 
 -- Feed entries are numbered without holes, so that a reader notices what was trimmed before it came by.
@@ -119,10 +145,7 @@ local function forward_due(retry, messages, limit)
     local packed = redis.call('HGET', messages, position)
     if packed then
       local item = cmsgpack.unpack(packed)
-      local id = redis.call('XADD', item.stream, '*', 'headrace-position', position, unpack(item.fields))
-      if redis.call('HGET', item.index, 'position') == position then
-        redis.call('HSET', item.index, 'place', item.stream .. '/' .. id)
-      end
+      requeue(item.stream, item.index, position, item.fields)
     end
     redis.call('ZREM', retry, position)
     redis.call('HDEL', messages, position)

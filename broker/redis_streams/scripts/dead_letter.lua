@@ -6,13 +6,19 @@
 -- ARGV[7…] as `conclude` takes them
 -- Returns 1, or why not: LOST, OVERTAKEN
 
-local MOST_VALUES = 4000  -- unpack is bounded; an entry with more is kept packed, in one field
+local MOST_VALUES = 4000  -- unpack is bounded; more are kept packed in one field, and the body beside it
 local refused = refusal(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 if refused then return refused end
 
 local entry = redis.call('XRANGE', KEYS[1], ARGV[3], ARGV[3])[1]
 local fields = sent_fields(entry)
-if #fields > MOST_VALUES then fields = {'msgpack', cmsgpack.pack(fields)} end
+if #fields > MOST_VALUES then
+  local body
+  for i = 1, #fields, 2 do
+    if fields[i] == 'body' then body = fields[i + 1] end
+  end
+  fields = {'msgpack', cmsgpack.pack(fields), body and 'body', body}
+end
 redis.call('XADD', KEYS[7], '*', 'reason', ARGV[5], 'origin', ARGV[6], unpack(fields))
 conclude(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 7)
 acknowledge(KEYS[1], ARGV[1], ARGV[3])

@@ -1,7 +1,7 @@
 -- Fences a delivery: from here on nothing of an older epoch enters its log, so a read after this call
 -- is the answer so far, exactly.
 --
--- KEYS[1] stream   KEYS[2] index   KEYS[3] log   KEYS[4] retry set
+-- KEYS[1] stream   KEYS[2] index   KEYS[3] log   KEYS[4] parked messages
 -- ARGV[1] group   ARGV[2] consumer   ARGV[3] entry id   ARGV[4] position   ARGV[5] body hash
 -- ARGV[6] unix ms of the first publish
 -- Returns {outcome, epoch, cancelled (1/0), unix ms}

@@ -1,8 +1,9 @@
 -- Puts one request on the queue of its lane, unless its id is known.
 --
 -- KEYS[1] stream of the lane   KEYS[2] index of the request; without an id: what stands before the position
--- KEYS[3] retry set
--- ARGV[1] body hash   ARGV[2] '1' with a request id, '0' without   ARGV[3…] fields and values of the entry
+-- KEYS[3] parked messages   KEYS[4] set of pools
+-- ARGV[1] body hash   ARGV[2] '1' with a request id, '0' without   ARGV[3] pool
+-- ARGV[4…] fields and values of the entry
 -- Returns {'added' | 'duplicate' | 'conflict', entry id or ''}
 
 local stream, index = KEYS[1], KEYS[2]
@@ -13,10 +14,4 @@ if ARGV[2] == '1' then
     return {'duplicate', ''}
   end
 end
-local id = redis.call('XADD', stream, '*', unpack(ARGV, 3))
-local position = stream .. '/' .. id
-if ARGV[2] == '0' then index = index .. position end
-redis.call('HSET', index, 'hash', ARGV[1], 'state', 'open', 'position', position, 'place', position)
-redis.call('HDEL', index, 'cancelled')  -- a mark counts only for what was published before it
-redis.call('PERSIST', index)
-return {'added', id}
+return {'added', enqueue(stream, index, ARGV[1], ARGV[2] == '1', KEYS[4], ARGV[3], {unpack(ARGV, 4)})}

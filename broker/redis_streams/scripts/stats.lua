@@ -1,8 +1,9 @@
 -- One consistent look at the queue. Never XINFO's lag: it is null after any XDEL.
 --
--- KEYS[1] retry set   KEYS[2] dead letters   KEYS[3…] streams of the lanes
+-- KEYS[1] retry set   KEYS[2] dead letters   KEYS[3] set of paused lanes   KEYS[4…] streams of the lanes
 -- ARGV[1] group   ARGV[2] name that holds released deliveries: these wait, nobody works on them
--- Returns {retrying, dead letters, per lane {waiting, leased, age of the oldest waiting in ms, leases}}
+-- Returns {retrying, dead letters, lanes}
+--   lanes, each: {waiting, leased, age of the oldest waiting in ms, leases, 1 if it is paused}
 --   leases: {consumer, held, idle ms}
 
 local function pairs_of(info)
@@ -46,5 +47,9 @@ local function lane_stats(stream)
 end
 
 local lanes = {}
-for i = 3, #KEYS do lanes[i - 2] = lane_stats(KEYS[i]) end
+for i = 4, #KEYS do
+  local lane = lane_stats(KEYS[i])
+  lane[5] = redis.call('SISMEMBER', KEYS[3], KEYS[i])
+  lanes[i - 3] = lane
+end
 return {redis.call('ZCARD', KEYS[1]), redis.call('XLEN', KEYS[2]), lanes}
