@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 # The default build of torch brings the CUDA libraries: about 5 GB installed, and as much in uv's cache.
 NEED_GB := $(if $(TORCH),3,10)
 
-.PHONY: demo test lint unit chaos format protos clean
+.PHONY: demo test lint unit tools chaos format protos clean
 
 demo: $(READY)
 	$(BIN)/python -m headrace.cli.demo
@@ -24,8 +24,13 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(READY)
+# Kafka's tests need Java 17 and mvn, or HEADRACE_TEST_KAFKA=host:port; without they are skipped, loudly.
+unit: $(READY) tools
 	$(BIN)/python -m pytest -q
+
+# kcat and redis-cli, for the tests with outside clients.
+tools:
+	@tests/tools.sh
 
 # A long run of random kills with real processes; prints its seed, takes one back: make chaos SEED=7 KILLS=300
 SEED ?=
@@ -53,4 +58,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
