@@ -35,6 +35,7 @@ HELP = {
     "max_total_tokens": "Most tokens of a request, prompt and answer together.",
     "enable_prefix_caching": "Reuse the KV memory of equal beginnings.",
     "watermark": "Share of KV blocks that stays free when requests are admitted.",
+    "priority_ageing_ms": "How long higher lanes may go before a waiting request of a lower one.",
     "threads": "CPU threads of the engine.",
     "sim_first_token_ms": "Time to the first token.",
     "sim_step_ms": "Time per step.",

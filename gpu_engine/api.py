@@ -33,13 +33,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `output_ids` holds the tokens of an interrupted answer: they are prefilled, replayed
     through the text stage without being emitted again, and count against `max_tokens`. `priority`: lower
-    is served first (0 interactive … 3 background)."""
+    is served first, and in its place where need be (0 interactive … 3 background); `deadline_ms` orders those
+    of one priority, earliest first, and ends nothing: any clock will do, if it is the same for all."""
 
     id: str
     prompt_ids: list[int]
     params: SamplingParams = SamplingParams()
     output_ids: list[int] = []
     priority: int = 1
+    deadline_ms: int | None = None
 
 
 class EngineError(msgspec.Struct, frozen=True, kw_only=True):

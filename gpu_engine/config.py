@@ -32,7 +32,8 @@ class EngineConfig(BaseModel):
     weights from the folder's config.json. `block_size`: tokens per KV block. `num_kv_blocks` None: as many
     as fit `kv_cache_bytes`. `max_batch_size`: running requests; `max_batch_tokens`: the step budget;
     `max_input_length`, `max_total_tokens`: per request (None: the model's context). `watermark`: share of
-    blocks that admission leaves free.
+    blocks that admission leaves free. `priority_ageing_ms`: how long later requests of higher lanes may go
+    before the oldest one of a lane that waits, until it has the first claim on what becomes free.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -52,5 +53,6 @@ class EngineConfig(BaseModel):
     max_total_tokens: int | None = Field(default=None, ge=2)
     enable_prefix_caching: bool = True
     watermark: float = Field(default=0.01, ge=0, lt=1)
+    priority_ageing_ms: float = Field(default=5000.0, ge=0)
     threads: int | None = Field(default=None, ge=1, le=1024)
     sim: SimConfig = SimConfig()

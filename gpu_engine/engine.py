@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -16,6 +17,7 @@ from headrace.gpu_engine.scheduling.limits import Limits
 from headrace.gpu_engine.scheduling.request import Request
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook, Scheduler, StepOutcome
 from headrace.gpu_engine.scheduling.step import Runner
+from headrace.gpu_engine.scheduling.turn import turn_of
 from headrace.gpu_engine.text.contract import Tokenizer
 from headrace.gpu_engine.text.stream import TextStream
 
@@ -38,8 +40,8 @@ class StepEngine:
     """A continuous-batching engine over a `Runner`; implements `Engine`.
 
     `max_context`: positions the model has; `vocab_size`: ids it knows. `fingerprint` names model and
-    tokenizer and salts the prefix cache. `estimate`: output lengths to expect at first. `preempt_hook`
-    forces preemptions in tests.
+    tokenizer and salts the prefix cache. `estimate`: output lengths to expect at first. `clock` (seconds)
+    serves ageing alone; `preempt_hook` forces preemptions in tests.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class StepEngine:
         estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
         open_text: OpenText = TextStream,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
         self._tokenizer = tokenizer
@@ -80,6 +83,8 @@ class StepEngine:
             watermark=config.watermark,
             estimate=estimate,
             preempt_hook=preempt_hook,
+            ageing_s=config.priority_ageing_ms / 1000,
+            clock=clock,
         )
         self._texts: dict[str, TextStage] = {}
         self._ended: dict[str, Output] = {}
@@ -155,7 +160,7 @@ class StepEngine:
             max_output_tokens=self._limits.max_output_tokens(prompt, request.params.max_tokens),
             params=_seeded(request.params),
             chain=self._memory.chain(),
-            priority=request.priority,
+            turn=turn_of(request),
         )
 
     def _say(self, outcome: StepOutcome) -> Output:

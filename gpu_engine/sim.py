@@ -8,12 +8,11 @@ or mixed-up token shows:
 
 from __future__ import annotations
 
-import heapq
 import os
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count
 from typing import Final
@@ -21,6 +20,8 @@ from typing import Final
 from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output, SamplingParams
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.scheduling.limits import Limits
+from headrace.gpu_engine.scheduling.turn import Turn, turn_of
+from headrace.gpu_engine.scheduling.waiting import WaitingQueue
 from headrace.gpu_engine.text.sim import SimTokenizer
 from headrace.gpu_engine.text.stream import TextStream
 
@@ -34,6 +35,8 @@ _WORD_LENGTH: Final = 6
 # additions and aborts are heard.
 _LONGEST_WAIT_S: Final = 0.01
 _HANG_S: Final = 3600.0
+# How many waiting requests that cannot join are looked past: those that are due, one a lane.
+_LOOKAHEAD: Final = 8
 
 
 def expected_answer(prompt_ids: Sequence[int], params: SamplingParams, n: int) -> list[int]:
@@ -74,13 +77,20 @@ class _Request:
     """One unfinished request. `length`: tokens after which it ends, for `reason`."""
 
     request: EngineRequest
+    turn: Turn
     answer: _Answer
     text: TextStream
     length: int
     reason: str
     fails: bool
     num_tokens: int = 0
-    ready_at: float = field(default=0.0)
+    ready_at: float = 0.0
+
+    @property
+    def eagerness_to_yield(self) -> tuple[int, int, int]:
+        """The greatest is preempted first: lowest lane, least work to be done again, latest."""
+        work = len(self.request.prompt_ids) + self.num_tokens if self.turn.stay_tokens else 0
+        return (self.turn.priority, -work, self.turn.arrival)
 
 
 def _crash() -> None:
@@ -91,9 +101,11 @@ class SimEngine:
     """Implements `Engine` with `SimConfig` (`config.sim`).
 
     A request's first token comes `first_token_ms` after it began to run, which at most `max_batch_size` do,
-    lowest `priority` first and in order of arrival. A step takes `step_ms` and gives each running request one
-    token. A request without `max_tokens` ends after `sim.tokens` tokens with `stop`, with `ignore_eos` at
-    `max_total_tokens`. Limits default to 8192 tokens of input and 16384 in all; there is no KV memory.
+    in the order and by the rules of `scheduling.turn`: higher lanes preempt lower ones, as in the real engine,
+    and what was preempted waits `first_token_ms` again, in place of a prefill, before it goes on. A step
+    takes `step_ms` and gives each running request one token. A request without `max_tokens` ends after
+    `sim.tokens` tokens with `stop`, with `ignore_eos` at `max_total_tokens`. Limits default to 8192 tokens of
+    input and 16384 in all; there is no KV memory.
 
     `clock` (seconds) and `sleep` are the only sources of time, `crash` ends the process: tests replace them.
     """
@@ -120,10 +132,11 @@ class SimEngine:
         )
         self._running: dict[str, _Request] = {}
         self._waiting: dict[str, _Request] = {}
-        self._line: list[tuple[int, int, _Request]] = []  # heap by priority, arrival; some were aborted since
+        self._line: WaitingQueue[_Request] = WaitingQueue(config.priority_ageing_ms / 1000)
         self._arrivals = count(1)
         self._ended: dict[str, Output] = {}
         self._steps = 0
+        self.preemptions = 0
 
     @property
     def info(self) -> EngineInfo:
@@ -153,12 +166,13 @@ class SimEngine:
         if state.text.stopped or state.num_tokens >= state.length:
             self._ended[request.id] = self._finish(state, state.reason)
         else:
-            self._waiting[request.id] = state
-            heapq.heappush(self._line, (request.priority, arrival, state))
+            self._wait(state)
         return None
 
     def abort(self, request_id: str) -> None:
-        state = self._running.pop(request_id, None) or self._waiting.pop(request_id, None)
+        state = self._running.pop(request_id, None)
+        if state is None and (state := self._waiting.pop(request_id, None)) is not None:
+            self._line.remove(state)
         if state is not None:
             self._ended[request_id] = self._finish(state, "abort")
 
@@ -178,8 +192,11 @@ class SimEngine:
         ends_itself = params.max_tokens is None and not params.ignore_eos and self._sim.tokens <= room
         text = TextStream(self._tokenizer, prompt, params.stop)
         text.feed(request.output_ids)
+        turn = turn_of(request)
+        turn.arrival = arrival
         return _Request(
             request=request,
+            turn=turn,
             answer=_Answer(prompt, params),
             text=text,
             length=self._sim.tokens if ends_itself else room,
@@ -188,13 +205,41 @@ class SimEngine:
             num_tokens=len(request.output_ids),
         )
 
+    def _wait(self, state: _Request) -> None:
+        self._waiting[state.request.id] = state
+        self._line.push(state)
+
     def _admit(self, now: float) -> None:
-        while self._line and len(self._running) < self._info.max_batch_size:
-            _, _, state = heapq.heappop(self._line)
-            request_id = state.request.id
-            if self._waiting.get(request_id) is state:
-                state.ready_at = now + self._sim.first_token_ms / 1000
-                self._running[request_id] = self._waiting.pop(request_id)
+        self._line.age(now)
+        free = self._info.max_batch_size - len(self._running)
+        for state in self._line.candidates(free + _LOOKAHEAD):
+            due = self._line.due()
+            if self._make_room(state, in_place=due not in (None, state)):
+                self._join(state, now)
+            elif state is not due:
+                return
+
+    def _make_room(self, state: _Request, *, in_place: bool) -> bool:
+        """Whether there is a slot for `state`; one of a lower lane gives way if need be. `in_place`: what is
+        free belongs to another."""
+        if not in_place and len(self._running) < self._info.max_batch_size:
+            return True
+        lower = [other for other in self._running.values() if other.turn.yields_to(state.turn)]
+        if lower:
+            self._preempt(max(lower, key=lambda other: other.eagerness_to_yield))
+        return bool(lower)
+
+    def _preempt(self, state: _Request) -> None:
+        state.turn.end_stay()
+        self._wait(self._running.pop(state.request.id))
+        self.preemptions += 1
+
+    def _join(self, state: _Request, now: float) -> None:
+        self._line.remove(state)
+        self._line.overtake(state.turn.arrival, now)
+        state.turn.begin_stay()
+        state.ready_at = now + self._sim.first_token_ms / 1000
+        self._running[state.request.id] = self._waiting.pop(state.request.id)
 
     def _wait_from(self, began: float) -> None:
         end = began + self._sim.step_ms / 1000
@@ -213,6 +258,7 @@ class SimEngine:
             return Output(id=request_id, error=EngineError(code="internal_error", message=message))
         token = state.answer.token(state.num_tokens)
         state.num_tokens += 1
+        state.turn.stay_tokens += 1
         text = state.text.feed([token])
         if not state.text.stopped and state.num_tokens < state.length:
             return Output(id=request_id, token_ids=[token], text=text)

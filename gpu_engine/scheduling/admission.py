@@ -7,7 +7,9 @@ moment one of them finishes, and the i-th moment needs what the first i hold plu
 
 The remainder is bounded by max_tokens. That bound alone would serialise a batch whose max_tokens are
 generous, so a running mean of the true output lengths stands in for it, and the bound is used where it
-is the smaller, or where a request has been preempted so often that it is now to be spared.
+is the smaller, or where a request has been evicted so often that it is now to be spared.
+
+Work of a higher lane may join in the place of what runs in lower ones, although nothing is free.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.preemption import choose_victims, is_spared, yields_to
+from headrace.gpu_engine.scheduling.preemption import choose_victims, is_spared
 from headrace.gpu_engine.scheduling.request import Request
 
 
@@ -59,42 +61,52 @@ class Admission:
         self._reserve = int(watermark * memory.capacity)
         self.estimate = estimate
 
-    def has_slot(self, request: Request, running: Sequence[Request]) -> bool:
+    def has_slot(self, request: Request, running: Sequence[Request], *, in_place: bool) -> bool:
         """A cheap first test: there is a slot, or somebody who may have to give way."""
-        return len(running) < self._max_running or any(yields_to(victim, request) for victim in running)
+        if not in_place and len(running) < self._max_running:
+            return True
+        return any(victim.turn.yields_to(request.turn) for victim in running)
 
     def make_room(
-        self, request: Request, prefix: Sequence[int], running: Sequence[Request]
+        self, request: Request, prefix: Sequence[int], running: Sequence[Request], *, in_place: bool
     ) -> list[Request] | None:
         """Whom to preempt so that `request` may join, mostly nobody; None: it may not join now.
 
         `prefix`: the blocks that the cache has for it. Only lower lanes give way, and only if that helps.
+        `in_place`: what is free belongs to others, so all that it takes must come from those.
         """
         if not running:
             return []
         if not self._peak_fits(request, prefix, running):
             return None
-        needed = self._memory.free_blocks_needed(prefix, request.num_tokens) + self._reserve
+        needed = self._memory.free_blocks_needed(prefix, request.num_tokens)
+        free_slots = self._max_running - len(running)
+        free_blocks = self._memory.num_free - self._reserve
         return choose_victims(
             request,
             prefix,
             running,
             self._memory,
-            missing_slots=len(running) + 1 - self._max_running,
-            missing_blocks=needed - self._memory.num_free,
+            missing_slots=1 if in_place else 1 - free_slots,
+            missing_blocks=needed if in_place else needed - free_blocks,
         )
 
     def _peak_fits(self, request: Request, prefix: Sequence[int], running: Sequence[Request]) -> bool:
         """Whether memory lasts until the outputs of `request` and its peers are expected to end. Running
-        requests of lower lanes are no peers: they are preempted first if it comes to that."""
-        peers = [other for other in running if other.priority <= request.priority]
+        requests that yield to it are no peers: they are preempted first if it comes to that."""
+        peers = [other for other in running if not other.turn.yields_to(request.turn)]
         shared = self._memory.num_used - sum(other.own_blocks for other in running)
-        growth = [(self._growth(other), other.own_blocks) for other in peers]
-        growth.append((self._growth(request), self._memory.free_blocks_needed(prefix, request.num_tokens)))
+        growth = [(self._growth(other, request), other.own_blocks) for other in peers]
+        needed = self._memory.free_blocks_needed(prefix, request.num_tokens)
+        growth.append((self._growth(request, request), needed))
         return max(0, shared) + peak_blocks(growth) <= self._memory.capacity
 
-    def _growth(self, request: Request) -> int:
-        return self._memory.blocks_for(self.estimate.remaining(request))
+    def _growth(self, peer: Request, beside: Request) -> int:
+        """Blocks that `peer` is expected to grow by before it ends, or before it yields to `beside`."""
+        tokens = self.estimate.remaining(peer)
+        if peer.turn.priority > beside.turn.priority:
+            tokens = min(tokens, peer.turn.stay - peer.turn.stay_tokens)
+        return self._memory.blocks_for(tokens)
 
 
 def peak_blocks(requests: Iterable[tuple[int, int]]) -> int:

@@ -1,9 +1,9 @@
 """Who gives way when memory or slots run out. A preempted request computes everything anew later.
 
 The victim is the one with least computed work in the lowest lane, since that wastes least (recompute cost
-32-79 % of all tokens in a measured vLLM workload, and this rule cut it by about half). One that gave way
-MAX_PREEMPTIONS times is spared: it goes last, gives no more way to higher lanes, and joins again only with
-its whole output reserved. One that joined because it was due gives no way to higher lanes either.
+32-79 % of all tokens in a measured vLLM workload, and this rule cut it by about half). When running work
+grows out of memory, one that was evicted MAX_EVICTIONS times is spared: it goes last in its lane, and joins
+again only with its whole output reserved. When work of a higher lane wants to join, `turn` says who yields.
 """
 
 from __future__ import annotations
@@ -13,21 +13,17 @@ from collections.abc import Sequence
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.request import Request
 
-MAX_PREEMPTIONS = 3
+MAX_EVICTIONS = 3
 
 
 def is_spared(request: Request) -> bool:
-    return request.preemptions >= MAX_PREEMPTIONS
+    return request.evictions >= MAX_EVICTIONS
 
 
-def eagerness_to_yield(request: Request) -> tuple[bool, int, int, int]:
-    """The greatest is preempted first: not spared, lowest lane, least computed, latest."""
-    return (not is_spared(request), request.priority, -request.num_computed_tokens, request.arrival)
-
-
-def yields_to(victim: Request, request: Request) -> bool:
-    """Whether work of a higher lane may take the place of `victim`."""
-    return victim.priority > request.priority and not is_spared(victim) and not victim.keeps_place
+def eagerness_to_yield(request: Request) -> tuple[int, bool, int, int]:
+    """The greatest is preempted first: lowest lane, not spared, least computed, latest."""
+    turn = request.turn
+    return (turn.priority, not is_spared(request), -request.num_computed_tokens, turn.arrival)
 
 
 def choose_victims(
@@ -46,7 +42,7 @@ def choose_victims(
     """
     victims: list[Request] = []
     if missing_slots > 0 or missing_blocks > 0:
-        lower = [victim for victim in running if yields_to(victim, request)]
+        lower = [victim for victim in running if victim.turn.yields_to(request.turn)]
         for victim in sorted(lower, key=eagerness_to_yield, reverse=True):
             victims.append(victim)
             missing_slots -= 1

@@ -9,11 +9,9 @@ from typing import Literal, TypeAlias
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.prefix_cache import HashChain
+from headrace.gpu_engine.scheduling.turn import Turn
 
 FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
-
-MAX_OVERTAKES = 16
-"""How often others may go first before a request is due, and goes before all that are not."""
 
 
 class Status(Enum):
@@ -40,8 +38,8 @@ class Request:
     token sampled last, or all that was lost in a preemption. `max_output_tokens` is the user's limit
     capped by what fits, so that the request alone can always run to its end. `own_blocks` did not come
     from the prefix cache, `kept_blocks` are known to it. `planned_step` is the step in flight that
-    computes for it; a result of any other step is stale. `overtaken` counts how often others went first;
-    `keeps_place`: it joined because it was due.
+    computes for it; a result of any other step is stale. `turn`: its place in the order. `evictions`: how
+    often it was preempted for want of memory, as opposed to for a higher lane.
     """
 
     id: str
@@ -50,18 +48,14 @@ class Request:
     max_output_tokens: int
     params: SamplingParams
     chain: HashChain
-    priority: int = 1
-    arrival: int = 0
+    turn: Turn = field(default_factory=Turn)
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
     block_ids: list[int] = field(default_factory=list)
     own_blocks: int = 0
     kept_blocks: int = 0
     planned_step: int | None = None
-    sampled_since_start: bool = False
-    keeps_place: bool = False
-    preemptions: int = 0
-    overtaken: int = 0
+    evictions: int = 0
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
 
@@ -82,15 +76,6 @@ class Request:
     def max_tokens_left(self) -> int:
         return self.max_output_tokens - self.num_output_tokens
 
-    @property
-    def is_due(self) -> bool:
-        return self.overtaken >= MAX_OVERTAKES
-
-    @property
-    def turn(self) -> tuple[bool, int, int]:
-        """Sorts requests by whose turn it is: those due by arrival, then by lane and arrival."""
-        return (False, 0, self.arrival) if self.is_due else (True, self.priority, self.arrival)
-
     def ending(self, eos_ids: frozenset[int]) -> FinishReason | None:
         """How its output has ended by itself, if it has. An end token at the last allowed place is a stop."""
         produced = len(self.token_ids) - self.num_prompt_tokens
@@ -105,9 +90,7 @@ class Request:
         self.num_computed_tokens = num_known_blocks * block_size
         self.own_blocks = len(block_ids) - num_known_blocks
         self.kept_blocks = num_known_blocks
-        self.keeps_place = self.is_due
-        self.overtaken = 0
-        self.sampled_since_start = False
+        self.turn.begin_stay()
         if self.cached_tokens is None:
             self.cached_tokens = min(self.num_computed_tokens, self.num_prompt_tokens)
 
@@ -122,12 +105,14 @@ class Request:
 
     def append(self, token: int) -> None:
         self.token_ids.append(token)
-        self.sampled_since_start = True
+        self.turn.stay_tokens += 1
 
-    def preempt(self) -> list[int]:
-        """Gives all blocks back, to compute everything anew later; returns them."""
+    def preempt(self, *, evicted: bool = False) -> list[int]:
+        """Gives all blocks back, to compute everything anew later; returns them. `evicted`: for want of
+        memory."""
         self._move_to(Status.PREEMPTED)
-        self.preemptions += 1
+        self.turn.end_stay()
+        self.evictions += evicted
         return self._drop_blocks()
 
     def finish(self, reason: FinishReason) -> list[int]:

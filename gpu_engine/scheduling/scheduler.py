@@ -8,12 +8,18 @@ A step hands out the budget in this order:
 
     1. running requests that are one token behind: one token each; a block for it is found by
        preempting the one with least work in the lowest lane, if need be
-    2. waiting requests join, if nothing was preempted for want of memory
+    2. waiting requests join, by the rules of `turn`: in what is free, or in the place of lower lanes
     3. running requests with a longer gap: as much as the budget still gives, whose turn it is first
+
+So a prompt of the highest lane gets its first tokens in the step after it came, whatever lower lanes do: all
+of the budget but one token for each decode, and none for one step in MAX_OVERTAKES where a prompt of a lower
+lane is due. No decode waits for more than one step.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -52,7 +58,7 @@ class Scheduler:
 
     `max_batch_size` bounds running requests, `max_batch_tokens` the tokens of a step. No more requests
     run than the step has tokens, so that each that decodes advances in every step. `estimate`: how long
-    outputs are expected to be before any has ended.
+    outputs are expected to be before any has ended. `ageing_s`: see `turn`; `clock` (seconds) serves only it.
     """
 
     def __init__(
@@ -65,6 +71,8 @@ class Scheduler:
         watermark: float = 0.0,
         estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
+        ageing_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._memory = memory
         self._max_running = min(max_batch_size, max_batch_tokens)
@@ -74,7 +82,8 @@ class Scheduler:
         self._preempt_hook = preempt_hook
         self._requests: dict[str, Request] = {}
         self._running: list[Request] = []
-        self._waiting = WaitingQueue()
+        self._waiting: WaitingQueue[Request] = WaitingQueue(ageing_s)
+        self._clock = clock
         self._arrivals = 0
         self._step = 0
         self.preemptions = 0
@@ -101,7 +110,7 @@ class Scheduler:
         answer that lacked only its terminal record) is not queued: its end is returned."""
         assert request.id not in self._requests, f"{request.id} is here already"
         self._arrivals += 1
-        request.arrival = self._arrivals
+        request.turn.arrival = self._arrivals
         self._requests[request.id] = request
         self._waiting.push(request)
         ending = request.ending(self._eos_ids)
@@ -130,8 +139,7 @@ class Scheduler:
         """Plans the next step. It has a chunk whenever a request is unfinished."""
         self._step += 1
         self._preempt_by_hook()
-        if not self._preempt_for_decodes():
-            self._admit()
+        self._admit(in_short_supply=self._preempt_for_decodes())
         plan = StepPlan(self._step, self._cut_chunks())
         assert plan.chunks or not self._requests, "requests wait, and the step does nothing for them"
         return plan
@@ -187,7 +195,7 @@ class Scheduler:
         if self._preempt_hook is None:
             return
         chosen = set(self._preempt_hook(self._step, [request.id for request in self._running]))
-        for request in [one for one in self._running if one.id in chosen and one.sampled_since_start]:
+        for request in [one for one in self._running if one.id in chosen and one.turn.stay_tokens]:
             self._preempt(request)
 
     def _preempt_for_decodes(self) -> bool:
@@ -201,7 +209,7 @@ class Scheduler:
         while len(short) > self._memory.num_free:
             assert len(self._running) > 1, "a request alone does not fit, although it was accepted"
             victim = max(self._running, key=eagerness_to_yield)
-            self._preempt(victim)
+            self._preempt(victim, evicted=True)
             self._admission.estimate.raise_after_preemption()
             short = [request for request in short if request is not victim]
             preempted = True
@@ -209,42 +217,54 @@ class Scheduler:
             request.extend(self._memory.allocate(1))
         return preempted
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, *, evicted: bool = False) -> None:
         self._running.remove(request)
-        self._memory.release(request.preempt())
+        self._memory.release(request.preempt(evicted=evicted))
         self._waiting.push(request)
         self.preemptions += 1
 
     # --------------------------------------------------------------------------- admission
 
-    def _admit(self) -> None:
-        """Lets waiting requests join while there are slots, memory, and tokens in this step's budget."""
+    def _admit(self, *, in_short_supply: bool) -> None:
+        """Lets waiting requests join while there are slots, memory, and tokens in this step's budget.
+
+        What is free belongs to the one that is due, or to running requests where memory is in short
+        supply. Others then join only in the place of lower lanes.
+        """
+        now = self._clock()
+        self._waiting.age(now)
         blocked = 0
         for request in self._waiting.candidates(self._max_running - len(self._running) + LOOKAHEAD):
             due = self._waiting.due()
-            has_slot = self._admission.has_slot(request, self._running)
-            if due not in (None, request) or not has_slot or not self._has_budget_for(request):
+            in_place = in_short_supply or due not in (None, request)
+            if self._may_join(request, in_place):
+                prefix = self._memory.lookup(request.chain, request.token_ids)
+                victims = self._admission.make_room(request, prefix, self._running, in_place=in_place)
+                if victims is not None:
+                    self._join(request, prefix, victims, now)
+                    continue
+            elif request is not due:
                 return
-            prefix = self._memory.lookup(request.chain, request.token_ids)
-            victims = self._admission.make_room(request, prefix, self._running)
-            if victims is not None:
-                for victim in victims:
-                    self._preempt(victim)
-                self._join(request, prefix)
-                continue
             blocked += 1
             if blocked == LOOKAHEAD:
                 return
 
-    def _has_budget_for(self, request: Request) -> bool:
-        """Whether it would get tokens in this step, after all whose turn is before its own. To join
-        earlier would only hold memory, and miss what others are about to put into the prefix cache."""
-        ahead = sum(other.gap for other in self._running if other.gap == 1 or other.turn < request.turn)
-        return ahead < self._max_batch_tokens
+    def _may_join(self, request: Request, in_place: bool) -> bool:
+        """Two cheap tests: of slots, and whether it would get tokens in this step, after all whose turn is
+        before its own. To join earlier would only hold memory, and miss what others are about to put into the
+        prefix cache."""
+        if not self._admission.has_slot(request, self._running, in_place=in_place):
+            return False
+        order = request.turn.order
+        ahead = sum(other.gap for other in self._running if other.gap == 1 or other.turn.order < order)
+        gives_way = in_place or len(self._running) == self._max_running
+        return ahead - gives_way < self._max_batch_tokens
 
-    def _join(self, request: Request, prefix: Sequence[int]) -> None:
+    def _join(self, request: Request, prefix: Sequence[int], victims: Sequence[Request], now: float) -> None:
+        for victim in victims:
+            self._preempt(victim)
         self._waiting.remove(request)
-        self._waiting.overtake(request.arrival)
+        self._waiting.overtake(request.turn.arrival, now)
         blocks = self._memory.acquire(prefix, request.num_tokens)
         request.start(blocks, len(prefix), self._memory.block_size)
         self._running.append(request)
@@ -256,15 +276,21 @@ class Scheduler:
         that gets nothing is overtaken, and so will be due in a bounded number of steps."""
         chunks = [self._cut(request, 1) for request in self._running if request.gap == 1]
         budget = self._max_batch_tokens - len(chunks)
-        for request in sorted((one for one in self._running if one.gap > 1), key=lambda one: one.turn):
+        for request in sorted((one for one in self._running if one.gap > 1), key=lambda one: one.turn.order):
             size = min(request.gap, budget)
             budget -= size
-            request.overtaken = 0 if size else request.overtaken + 1
+            self._note_turn(request, size)
             if size == 1:
                 chunks.insert(0, self._cut(request, 1))
             elif size:
                 chunks.append(self._cut(request, size))
         return chunks
+
+    def _note_turn(self, request: Request, size: int) -> None:
+        if size:
+            request.turn.served()
+        else:
+            request.turn.overtake(self._clock())
 
     def _cut(self, request: Request, size: int) -> Chunk:
         start, tokens = request.num_computed_tokens, request.token_ids

@@ -1,75 +1,109 @@
-"""The requests that wait to join, in lanes; and the bound on how long one is passed over.
-
-Within a lane first come is first served, and lower numbers of `priority` are served first. Two things let
-a request overtake: it belongs to a higher lane, or the one before it does not fit into memory now. Each
-time, the head of every lane that came earlier is marked as overtaken; at MAX_OVERTAKES it is due, and
-nothing that came later joins before it. So the head of a lane is overtaken at most MAX_OVERTAKES times by
-requests that came after it, and one with k ahead of it in its lane at most (k + 1) · MAX_OVERTAKES times.
-"""
+"""The requests that wait to join, in lanes; and who of them is due (see `turn` for the rules)."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import chain, islice
+from typing import Generic, TypeVar
 
-from headrace.gpu_engine.scheduling.request import Request
+from headrace.gpu_engine.scheduling.turn import HasTurn
+
+Waiter = TypeVar("Waiter", bound=HasTurn)
 
 
-def _arrival(request: Request) -> int:
-    return request.arrival
+def _in_lane(waiter: HasTurn) -> tuple[float, int]:
+    return waiter.turn.in_lane
 
 
-class WaitingQueue:
-    """Lanes of waiting requests, each sorted by arrival: one that was preempted comes back to its place."""
+def _arrival(waiter: HasTurn) -> int:
+    return waiter.turn.arrival
+
+
+class _Lane(Generic[Waiter]):
+    """The requests of one lane twice: in the order in which they are served, and as they came."""
 
     def __init__(self) -> None:
-        self._lanes: dict[int, list[Request]] = {}
+        self.in_order: list[Waiter] = []
+        self.as_they_came: list[Waiter] = []
+
+    @property
+    def oldest(self) -> Waiter:
+        return self.as_they_came[0]
+
+    def push(self, waiter: Waiter) -> None:
+        insort(self.in_order, waiter, key=_in_lane)
+        insort(self.as_they_came, waiter, key=_arrival)
+
+    def remove(self, waiter: Waiter) -> None:
+        place = bisect_left(self.in_order, _in_lane(waiter), key=_in_lane)
+        age = bisect_left(self.as_they_came, _arrival(waiter), key=_arrival)
+        assert self.in_order[place] is waiter is self.as_they_came[age], "it does not wait in its lane"
+        del self.in_order[place], self.as_they_came[age]
+
+
+class WaitingQueue(Generic[Waiter]):
+    """Lanes of waiting requests, each sorted by deadline and arrival: one that was preempted comes back to
+    its place. `ageing_s`: how long the oldest of a lane is overtaken before it is due, in seconds."""
+
+    def __init__(self, ageing_s: float = math.inf) -> None:
+        self._ageing_s = ageing_s
+        self._lanes: dict[int, _Lane[Waiter]] = {}
 
     def __len__(self) -> int:
-        return sum(len(lane) for lane in self._lanes.values())
+        return sum(len(lane.in_order) for lane in self._lanes.values())
 
-    def __iter__(self) -> Iterator[Request]:
-        return chain.from_iterable(self._lanes.values())
+    def __iter__(self) -> Iterator[Waiter]:
+        return chain.from_iterable(lane.in_order for lane in self._lanes.values())
 
-    def push(self, request: Request) -> None:
-        insort(self._lanes.setdefault(request.priority, []), request, key=_arrival)
+    def push(self, waiter: Waiter) -> None:
+        lane = self._lanes.setdefault(waiter.turn.priority, _Lane())
+        if lane.in_order and waiter.turn.arrival < lane.oldest.turn.arrival:
+            waiter.turn.inherit(lane.oldest.turn)
+        lane.push(waiter)
 
-    def remove(self, request: Request) -> None:
-        lane = self._lanes[request.priority]
-        place = bisect_left(lane, request.arrival, key=_arrival)
-        assert lane[place] is request, f"{request.id} does not wait in its lane"
-        del lane[place]
-        if not lane:
-            del self._lanes[request.priority]
+    def remove(self, waiter: Waiter) -> None:
+        lane = self._lanes[waiter.turn.priority]
+        lane.remove(waiter)
+        if not lane.in_order:
+            del self._lanes[waiter.turn.priority]
 
-    def candidates(self, limit: int) -> list[Request]:
-        """The next `limit` requests in the order in which they may join: heads that are due, then lane by
-        lane. Only a head can be due."""
-        heads = sorted((lane[0] for lane in self._lanes.values()), key=lambda head: head.turn)
-        due = [head for head in heads if head.is_due]
+    def candidates(self, limit: int) -> list[Waiter]:
+        """The next `limit` requests in the order in which they may join: those that are due, then lane by
+        lane. Only the oldest of a lane can be due."""
+        due = sorted((one for one in self._oldest() if one.turn.is_due), key=_arrival)
         in_lanes = (
-            request
+            waiter
             for priority in sorted(self._lanes)
-            for request in islice(self._lanes[priority], limit)
-            if request not in due
+            for waiter in islice(self._lanes[priority].in_order, limit)
+            if waiter not in due
         )
         return list(islice(chain(due, in_lanes), limit))
 
-    def due(self) -> Request | None:
-        """The head that must join before any other, if there is one."""
-        due = (lane[0] for lane in self._lanes.values() if lane[0].is_due)
-        return min(due, key=_arrival, default=None)
+    def due(self) -> Waiter | None:
+        """The one that has the first claim on what is free, if there is one."""
+        return min((one for one in self._oldest() if one.turn.is_due), key=_arrival, default=None)
 
-    def overtake(self, arrival: int) -> None:
-        """Marks the heads that came before `arrival`, whose owner has just joined."""
-        for lane in self._lanes.values():
-            if lane[0].arrival < arrival:
-                lane[0].overtaken += 1
+    def overtake(self, arrival: int, now: float) -> None:
+        """Marks the oldest of each lane that came before `arrival`, whose owner has just joined."""
+        for oldest in self._oldest():
+            if oldest.turn.arrival < arrival:
+                oldest.turn.overtake(now)
+
+    def age(self, now: float) -> None:
+        """Marks those as due that have been overtaken for too long."""
+        for oldest in self._oldest():
+            since = oldest.turn.overtaken_since
+            oldest.turn.aged = since is not None and now - since >= self._ageing_s
+
+    def _oldest(self) -> Iterator[Waiter]:
+        return (lane.oldest for lane in self._lanes.values())
 
     def check_invariants(self) -> None:
         for priority, lane in self._lanes.items():
-            assert lane, "an empty lane is kept"
-            assert all(request.priority == priority for request in lane), "a request waits in another's lane"
-            arrivals = [request.arrival for request in lane]
-            assert arrivals == sorted(set(arrivals)), "a lane is out of order"
+            assert lane.in_order, "an empty lane is kept"
+            assert all(one.turn.priority == priority for one in lane.in_order), "it waits in another's lane"
+            assert lane.in_order == sorted(lane.as_they_came, key=_in_lane), "a lane is out of order"
+            arrivals = [_arrival(one) for one in lane.as_they_came]
+            assert arrivals == sorted(set(arrivals)), "a lane does not know who came first"

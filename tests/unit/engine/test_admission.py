@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import OutputEstimate, peak_blocks
-from headrace.gpu_engine.scheduling.preemption import MAX_PREEMPTIONS
-from headrace.gpu_engine.scheduling.request import MAX_OVERTAKES, Request, Status
+from headrace.gpu_engine.scheduling.preemption import MAX_EVICTIONS
+from headrace.gpu_engine.scheduling.request import Request, Status
+from headrace.gpu_engine.scheduling.turn import MAX_OVERTAKES, Turn
 from headrace.gpu_engine.scheduling.waiting import WaitingQueue
 from tests.unit.engine.fakes import Bench, request
 
@@ -25,8 +26,7 @@ def waiting(name: str, priority: int = 1, arrival: int = 0) -> Request:
         max_output_tokens=1_000,
         params=SamplingParams(),
         chain=KVMemory(2, 4).chain(),
-        priority=priority,
-        arrival=arrival,
+        turn=Turn(priority, arrival=arrival),
     )
 
 
@@ -72,10 +72,10 @@ def test_the_estimate_learns_how_long_outputs_are_and_that_it_was_too_low() -> N
     assert estimate.remaining(waiting("r")) > 11
 
 
-def test_what_was_preempted_often_joins_with_its_whole_output_reserved() -> None:
+def test_what_was_evicted_often_joins_with_its_whole_output_reserved() -> None:
     estimate, one = OutputEstimate(), waiting("r")
     assert estimate.remaining(one) < 1_000
-    one.preemptions = MAX_PREEMPTIONS
+    one.evictions = MAX_EVICTIONS
     assert estimate.remaining(one) == 1_000
 
 
@@ -107,7 +107,7 @@ def test_the_watermark_stays_free_unless_nothing_runs() -> None:
 
 
 def test_the_lanes_go_in_order_and_within_a_lane_first_come_is_first_served() -> None:
-    queue = WaitingQueue()
+    queue: WaitingQueue[Request] = WaitingQueue()
     for arrival, (name, priority) in enumerate([("b1", 2), ("a1", 0), ("b2", 2), ("a2", 0)]):
         queue.push(waiting(name, priority, arrival))
     assert [one.id for one in queue.candidates(9)] == ["a1", "a2", "b1", "b2"]
@@ -115,7 +115,7 @@ def test_the_lanes_go_in_order_and_within_a_lane_first_come_is_first_served() ->
 
 
 def test_a_preempted_request_comes_back_to_its_place() -> None:
-    queue = WaitingQueue()
+    queue: WaitingQueue[Request] = WaitingQueue()
     early, late = waiting("early", arrival=1), waiting("late", arrival=2)
     queue.push(late)
     queue.push(early)
@@ -127,7 +127,7 @@ def test_a_preempted_request_comes_back_to_its_place() -> None:
 def test_no_head_of_a_lane_is_overtaken_more_often_than_the_bound(seed: int) -> None:
     """Whoever picks, as long as what is due goes first."""
     random = Random(seed)
-    queue = WaitingQueue()
+    queue: WaitingQueue[Request] = WaitingQueue()
     for arrival in range(300):
         queue.push(waiting(str(arrival), random.choice([0, 0, 0, 1, 2, 3]), arrival))
         candidates = queue.candidates(8)
@@ -136,9 +136,9 @@ def test_no_head_of_a_lane_is_overtaken_more_often_than_the_bound(seed: int) -> 
             assert candidates[0] is due
         one = due or random.choice(candidates)
         queue.remove(one)
-        queue.overtake(one.arrival)
+        queue.overtake(one.turn.arrival, 0)
         queue.check_invariants()
-        assert all(other.overtaken <= MAX_OVERTAKES for other in queue)
+        assert all(other.turn.overtaken <= MAX_OVERTAKES for other in queue)
 
 
 def test_a_head_that_does_not_fit_neither_blocks_the_others_nor_waits_for_ever() -> None:
@@ -201,17 +201,6 @@ def test_batch_work_preempts_nobody_to_join() -> None:
     bench.add(request("other user", 4, 2, priority=0))
     bench.run()
     assert bench.engine.preemptions == 0
-
-
-def test_batch_work_gives_way_only_so_often() -> None:
-    bench = Bench(max_batch_size=1)
-    bench.add(request("batch", 4, 30, priority=2))
-    for number in range(6):
-        while not any(output.id == "batch" for output in bench.step()):
-            pass
-        bench.add(request(f"user{number}", 4, 1, priority=0))
-    bench.run()
-    assert bench.engine.preemptions == MAX_PREEMPTIONS
 
 
 def test_a_waiting_request_is_not_let_in_before_it_can_get_tokens() -> None:

@@ -7,10 +7,11 @@ import pytest
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import OutputEstimate
-from headrace.gpu_engine.scheduling.preemption import MAX_PREEMPTIONS, choose_victims, eagerness_to_yield
+from headrace.gpu_engine.scheduling.preemption import MAX_EVICTIONS, choose_victims, eagerness_to_yield
 from headrace.gpu_engine.scheduling.request import TRANSITIONS, Request, Status
 from headrace.gpu_engine.scheduling.scheduler import Scheduler
 from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
+from headrace.gpu_engine.scheduling.turn import Turn
 from tests.unit.engine.fakes import Bench, expected_tokens, request
 
 
@@ -43,7 +44,7 @@ class Desk:
             max_output_tokens=max_tokens,
             params=SamplingParams(),
             chain=self.memory.chain(),
-            priority=priority,
+            turn=Turn(priority),
         )
         assert self.scheduler.add(one) is None
         return one
@@ -166,22 +167,37 @@ def test_when_blocks_run_out_the_one_with_least_work_in_the_lowest_lane_gives_wa
     desk.step()
     assert [one.status for one in (urgent, most)] == [Status.RUNNING] * 2
     assert least.status is Status.PREEMPTED
-    assert (least.preemptions, least.block_ids, least.num_computed_tokens) == (1, [], 0)
+    assert (least.evictions, least.block_ids, least.num_computed_tokens) == (1, [], 0)
     assert least.num_output_tokens == 5, "what was generated is kept"
 
 
 def test_nobody_joins_in_a_step_that_preempted_for_memory() -> None:
-    desk, _ = crowded_desk()
+    desk, (_, most, _) = crowded_desk()
     desk.add("tiny", 1, max_tokens=1, priority=0)
+    most.turn.priority = 0
     assert set(sizes(desk.step())) == {"urgent", "most"}
     assert "tiny" in sizes(desk.step())
 
 
-def test_one_preempted_often_is_spared_while_others_can_give_way() -> None:
+def test_a_higher_lane_joins_even_then_in_the_place_of_a_lower_one() -> None:
+    desk, (_, most, _) = crowded_desk()
+    desk.add("user", 1, priority=0)
+    assert set(sizes(desk.step())) == {"urgent", "user"}
+    assert (most.status, most.evictions) == (Status.PREEMPTED, 0)
+
+
+def test_one_evicted_often_is_spared_while_others_of_its_lane_can_give_way() -> None:
     desk = Desk()
-    never, often = desk.add("never", 4, priority=0), desk.add("often", 4, priority=3)
-    often.preemptions = MAX_PREEMPTIONS
+    never, often = desk.add("never", 4, priority=3), desk.add("often", 4, priority=3)
+    often.evictions = MAX_EVICTIONS
     assert max((often, never), key=eagerness_to_yield) is never
+
+
+def test_no_lane_is_evicted_before_a_lower_one() -> None:
+    desk = Desk()
+    user, spared = desk.add("user", 4, priority=0), desk.add("spared", 40, priority=3)
+    spared.evictions = MAX_EVICTIONS
+    assert max((user, spared), key=eagerness_to_yield) is spared
 
 
 def test_blocks_that_the_newcomer_would_take_itself_are_not_won_by_a_preemption() -> None:
@@ -206,7 +222,7 @@ def test_preemptions_are_counted_per_request_and_in_total() -> None:
     desk, requests = crowded_desk()
     while len(desk.scheduler):
         desk.step()
-    assert desk.scheduler.preemptions == sum(one.preemptions for one in requests) > 0
+    assert desk.scheduler.preemptions == sum(one.turn.preemptions for one in requests) > 0
 
 
 def test_a_hook_that_preempts_everything_always_leaves_progress() -> None:
