@@ -101,11 +101,11 @@ class SimEngine:
     """Implements `Engine` with `SimConfig` (`config.sim`).
 
     A request's first token comes `first_token_ms` after it began to run, which at most `max_batch_size` do,
-    in the order and by the rules of `scheduling.turn`: higher lanes preempt lower ones, as in the real engine,
-    and what was preempted waits `first_token_ms` again, in place of a prefill, before it goes on. A step
-    takes `step_ms` and gives each running request one token. A request without `max_tokens` ends after
-    `sim.tokens` tokens with `stop`, with `ignore_eos` at `max_total_tokens`. Limits default to 8192 tokens of
-    input and 16384 in all; there is no KV memory.
+    in the order and by the rules of `scheduling.turn`: higher lanes preempt lower ones. What was
+    preempted waits `first_token_ms` again, in place of a prefill, before it goes on. A step takes `step_ms`
+    and gives each running request one token. A request without `max_tokens` ends after `sim.tokens` tokens
+    with `stop`, with `ignore_eos` at `max_total_tokens`. Limits default to 8192 tokens of input and 16384 in
+    all; there is no KV memory.
 
     `clock` (seconds) and `sleep` are the only sources of time, `crash` ends the process: tests replace them.
     """

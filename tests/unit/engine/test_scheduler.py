@@ -174,9 +174,9 @@ def test_when_blocks_run_out_the_one_with_least_work_in_the_lowest_lane_gives_wa
 def test_nobody_joins_in_a_step_that_preempted_for_memory() -> None:
     desk, (_, most, _) = crowded_desk()
     desk.add("tiny", 1, max_tokens=1, priority=0)
-    most.turn.priority = 0
+    most.turn.preemptions = 1  # it keeps its place for a while
     assert set(sizes(desk.step())) == {"urgent", "most"}
-    assert "tiny" in sizes(desk.step())
+    assert any("tiny" in sizes(desk.step()) for _ in range(30))
 
 
 def test_a_higher_lane_joins_even_then_in_the_place_of_a_lower_one() -> None:
