@@ -17,7 +17,7 @@ from tests.support.memory_codec import due_ms, log_key
 from tests.support.memory_events import event_record
 from tests.support.memory_group import Fencing, Group
 from tests.support.memory_member import MemoryMember
-from tests.support.memory_session import MemorySession
+from tests.support.memory_settling import Settling
 from tests.support.memory_tenure import Tenure
 from tests.support.memory_topics import Partition, PartitionId, Record
 
@@ -72,14 +72,14 @@ def reads_unstable_offsets(patch: pytest.MonkeyPatch) -> None:
 
 
 def lets_twins_emit(patch: pytest.MonkeyPatch) -> None:
-    def records(session: MemorySession, tenure: Tenure, delivery: Delivery) -> list[tuple[str, Record]]:
+    def records(settling: Settling, tenure: Tenure, delivery: Delivery) -> list[tuple[str, Record]]:
         closing = tenure.entry(log_key(delivery.ref)).log.closing
         if closing is None or closing.line is None:
             return []
         headers = {"request-id": delivery.ref.request_id.encode()}
-        return [(session._cluster.names.results, Record(closing.line, 0, None, headers))]
+        return [(settling._cluster.names.results, Record(closing.line, 0, None, headers))]
 
-    patch.setattr(MemorySession, "_closing_records", records)
+    patch.setattr(Settling, "closing_records", records)
 
 
 def forgets_the_line_of_a_dead_owner(patch: pytest.MonkeyPatch) -> None:

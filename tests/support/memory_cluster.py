@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.broker.message import Lane, RequestRef
+from headrace.broker.contract import Serves
+from headrace.broker.message import DEFAULT_POOL, Lane, RequestRef
 from headrace.broker.names import Names
 from tests.support.memory_clock import Clock, SystemClock
 from tests.support.memory_codec import due_ms, log_key
@@ -33,16 +34,21 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a consumer tells the control topic about itself: how many deliveries of a lane it holds."""
+    """What a consumer tells the control topic about itself: how many deliveries of a lane it holds, and,
+    once it was announced, what it serves."""
 
     held: dict[Lane, int]
     at_ms: int
     lease_ms: int
+    pool: str
+    lanes: tuple[Lane, ...]
+    serves: Serves | None
 
 
 @dataclass(slots=True)
 class Control:
-    """`headrace.control`, compacted: the last mark of each request, and the last report of each consumer.
+    """`headrace.control`, compacted: the last mark of each request, the last report of each consumer, which
+    lanes are paused (their request topics), and which dead letters were discarded (their offsets).
 
     `log` is the tail that followers read, `marks` what is left after compaction.
     """
@@ -50,6 +56,8 @@ class Control:
     log: list[RequestRef] = field(default_factory=list)
     marks: dict[str, int] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+    discarded: set[int] = field(default_factory=set)
 
     def mark(self, ref: RequestRef, at_ms: int) -> None:
         self.log.append(ref)
@@ -74,10 +82,10 @@ class MemoryCluster:
         self.clock: Clock = clock or SystemClock()
         self.names = Names(prefix)
         self.width = partitions
-        self.partitions = {
-            PartitionId(lane, i): Partition(PartitionId(lane, i)) for lane in Lane for i in range(partitions)
-        }
-        self.group = Group(self.clock, list(self.partitions))
+        self.partitions: dict[PartitionId, Partition] = {}
+        self.group = Group(self.clock, [])
+        self.pools: list[str] = []
+        self.open_pool(DEFAULT_POOL)
         self.topics: dict[str, Topic] = {}
         self.control = Control()
         self.version = 0
@@ -85,6 +93,17 @@ class MemoryCluster:
         self._open: dict[PartitionId, Transaction] = {}
         self._waiters: set[asyncio.Future[None]] = set()
         self._names = itertools.count(1)
+
+    def open_pool(self, pool: str) -> None:
+        """Makes the topics of a pool that is used for the first time."""
+        if pool not in self.pools:
+            made = [PartitionId(lane, number, pool) for lane in Lane for number in range(self.width)]
+            self.pools.append(pool)
+            self.partitions |= {partition: Partition(partition) for partition in made}
+            self.group.add(made)
+
+    def is_paused(self, partition: PartitionId) -> bool:
+        return self.names.requests(partition.lane, partition.pool) in self.control.paused
 
     def new_consumer_name(self) -> str:
         return f"memory-{next(self._names)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from headrace.broker.events import Event
 from headrace.broker.fold import Fold
@@ -11,6 +12,7 @@ from headrace.broker.wire import decode_event, encode_event
 from tests.support.memory_topics import Record, Topic
 
 _CARRIER, _LINE, _DEAD_LETTER = "headrace-carrier", "headrace-line", "headrace-dead-letter"
+_MOVES, _BODY_HASH = "headrace-moves", "headrace-body-hash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +30,48 @@ class Closing:
     dead_letter: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """What stands beside `moved`, so that whoever owns the partition can complete the move.
+
+    An owner can die between the event and the publish to the other pool: readers have gone there, so its
+    successor must hand over the very record (`carrier`). Any other record of the request that moved less
+    often than the event says is a twin of one that is elsewhere; one that moved as often has come back.
+    """
+
+    carrier: int
+    moves: int
+    body_hash: bytes
+
+
+Beside: TypeAlias = Closing | Departure | None
+
+
 @dataclass(slots=True)
 class LogState:
-    """The fold of a request's log, and the closing beside its terminal record."""
+    """The fold of a request's log, the closing beside its terminal record, and the departure beside its last
+    `moved`."""
 
     fold: Fold = field(default_factory=Fold)
     closing: Closing | None = None
+    departure: Departure | None = None
 
-    def read(self, event: Event, closing: Closing | None) -> None:
-        if self.fold.read(event) and closing is not None:
-            self.closing = closing
+    def read(self, event: Event, beside: Beside) -> None:
+        if not self.fold.read(event):
+            return
+        if isinstance(beside, Closing):
+            self.closing = beside
+        elif isinstance(beside, Departure):
+            self.departure = beside
 
 
-def event_record(key: str | None, event: Event, at_ms: int, closing: Closing | None = None) -> Record:
+def event_record(key: str | None, event: Event, at_ms: int, beside: Beside = None) -> Record:
     """`key` is that of the request; None for a fence of the whole partition."""
     headers: dict[str, bytes] = {}
+    if isinstance(beside, Departure):
+        headers[_CARRIER] = str(beside.carrier).encode()
+        headers[_MOVES], headers[_BODY_HASH] = str(beside.moves).encode(), beside.body_hash
+    closing = beside if isinstance(beside, Closing) else None
     if closing is not None:
         headers[_CARRIER] = str(closing.carrier).encode()
         if closing.line is not None:
@@ -52,19 +81,19 @@ def event_record(key: str | None, event: Event, at_ms: int, closing: Closing | N
     return Record(encode_event(event, key or ""), at_ms, key, headers)
 
 
-def read_events(topic: Topic, key: str, start: int, end: int) -> Iterator[tuple[int, Event, Closing | None]]:
+def read_events(topic: Topic, key: str, start: int, end: int) -> Iterator[tuple[int, Event, Beside]]:
     """The events of one request among all: its own, and the fences of the partition."""
     for offset, record in topic.read(start, end):
         if record.key in (key, None):
             assert record.value is not None
-            yield offset, decode_event(record.value), _closing(record)
+            yield offset, decode_event(record.value), _beside(record)
 
 
 def restore(topic: Topic, key: str, end: int) -> LogState:
     """Folds what stands below offset `end`."""
     state = LogState()
-    for _, event, closing in read_events(topic, key, 0, end):
-        state.read(event, closing)
+    for _, event, beside in read_events(topic, key, 0, end):
+        state.read(event, beside)
     return state
 
 
@@ -73,9 +102,12 @@ def highest_epoch(topic: Topic, end: int) -> int:
     return max((decode_event(r.value).epoch for _, r in topic.read(0, end) if r.value is not None), default=0)
 
 
-def _closing(record: Record) -> Closing | None:
+def _beside(record: Record) -> Beside:
     if _CARRIER not in record.headers:
         return None
+    if _MOVES in record.headers:
+        moves, body_hash = int(record.headers[_MOVES]), record.headers[_BODY_HASH]
+        return Departure(int(record.headers[_CARRIER]), moves, body_hash)
     dead_letter = record.headers.get(_DEAD_LETTER)
     return Closing(
         carrier=int(record.headers[_CARRIER]),

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.broker.message import Lane
+from headrace.broker.message import DEFAULT_POOL, Lane
 from tests.support.memory_clock import Clock
 from tests.support.memory_topics import PartitionId
 
@@ -29,6 +29,7 @@ class Fencing(enum.Enum):
 class Member:
     id: str
     lanes: tuple[Lane, ...]
+    pool: str
     lease_ms: int
     seen_ms: int
 
@@ -57,10 +58,15 @@ class Group:
         self._target: dict[PartitionId, str] = {}
         self._ids = itertools.count(1)
 
-    def join(self, name: str, lanes: Sequence[Lane], lease_ms: int) -> str:
+    def add(self, partitions: Sequence[PartitionId]) -> None:
+        """Topics that were made later, for another pool."""
+        self._partitions += tuple(partitions)
+        self._rebalance()
+
+    def join(self, name: str, lanes: Sequence[Lane], lease_ms: int, pool: str = DEFAULT_POOL) -> str:
         """A new member; its id is new each time, also for a process that comes back."""
         self.expire()
-        member = Member(f"{name}-{next(self._ids)}", tuple(lanes), lease_ms, self._clock.now_ms())
+        member = Member(f"{name}-{next(self._ids)}", tuple(lanes), pool, lease_ms, self._clock.now_ms())
         self._members[member.id] = member
         self._rebalance()
         return member.id
@@ -70,6 +76,11 @@ class Group:
         if self._members.pop(member_id, None) is not None:
             self._rebalance()
 
+    def leaving(self, member_id: str) -> list[PartitionId]:
+        """What a member will let go of at its next poll: it may still write there."""
+        self.expire()
+        return [p for p, owner in self._owner.items() if owner == member_id != self._target.get(p)]
+
     def poll(self, member_id: str) -> Assignment | None:
         """A sign of life, in which the member lets go of what is to move. None: it is no member any more."""
         self.expire()
@@ -77,9 +88,8 @@ class Group:
         if member is None:
             return None
         member.seen_ms = self._clock.now_ms()
-        for partition, target in self._target.items():
-            if self._owner.get(partition) == member_id and target != member_id:
-                del self._owner[partition]
+        for partition in self.leaving(member_id):
+            del self._owner[partition]
         self._hand_out()
         owned = frozenset(p for p, owner in self._owner.items() if owner == member_id)
         return Assignment(self.generation, owned)
@@ -129,7 +139,9 @@ class Group:
             self._owner.setdefault(partition, target)
 
     def _subscribed(self, partition: PartitionId) -> list[str]:
-        return [m.id for m in self._members.values() if partition.lane in m.lanes]
+        return [
+            m.id for m in self._members.values() if partition.lane in m.lanes and partition.pool == m.pool
+        ]
 
     def _load(self, member_id: str) -> int:
         return sum(target == member_id for target in self._target.values())

@@ -9,7 +9,9 @@ compacted topic; appends that nothing fences, so that only the fold makes a zomb
 
     MemoryCluster    the broker: topics, group, transactions               memory_cluster, _topics, _group
     MemoryLog        `Broker`: one connection to it                                             this file
-    MemorySession    `ConsumerSession`: delivers, opens, appends, settles                   memory_session
+    LogReader        reads one request's log, from pool to pool                              memory_reader
+    MemorySession    `ConsumerSession`: delivers, opens, appends                            memory_session
+    Settling         ends holds: events, then a transaction                                memory_settling
     MemoryMember     its membership: polls, fences and restores, commits                     memory_member
     Tenure           what an owner knows of a partition: folds, twins                        memory_tenure
 """
@@ -17,10 +19,12 @@ compacted topic; appends that nothing fences, so that only the fold makes a zomb
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 from headrace.broker.contract import (
     CancelResult,
+    ConsumerEntry,
     DeadLettered,
     LaneStats,
     Lease,
@@ -29,15 +33,31 @@ from headrace.broker.contract import (
     QueueStats,
     ResultLine,
 )
-from headrace.broker.errors import ReplyNotAllowed, UnknownCursor
-from headrace.broker.events import Event, Logged
-from headrace.broker.fold import Fold
-from headrace.broker.message import Lane, Message, RequestRef
+from headrace.broker.errors import BrokerError, ReplyNotAllowed, UnknownCursor
+from headrace.broker.events import Logged
+from headrace.broker.ids import new_request_id
+from headrace.broker.message import DEFAULT_POOL, Lane, Message, RequestRef
+from headrace.broker.names import POOL
 from tests.support.memory_cluster import MemoryCluster
-from tests.support.memory_codec import Decoded, decode_record, encode_message, log_key
-from tests.support.memory_events import read_events, restore
+from tests.support.memory_codec import (
+    ORIGIN,
+    REASON,
+    Decoded,
+    Undecodable,
+    decode_record,
+    encode_message,
+    sent_record,
+)
+from tests.support.memory_reader import LogReader
 from tests.support.memory_session import MemorySession
-from tests.support.memory_topics import Partition, PartitionId, parse_position, partition_number, position
+from tests.support.memory_topics import (
+    Partition,
+    PartitionId,
+    Record,
+    parse_position,
+    partition_number,
+    position,
+)
 
 
 class MemoryLog:
@@ -57,6 +77,8 @@ class MemoryLog:
         """Nobody can look up a key, so a known id is simply appended again: a twin, or a conflict, which
         shows when it is opened."""
         for message in messages:
+            if message.pool and not POOL.fullmatch(message.pool):
+                raise BrokerError(f"{message.pool[:40]!r} is no name of a pool")
             if message.reply_to is not None and not self.names.reply_allowed(message.reply_to):
                 raise ReplyNotAllowed(
                     f"results cannot go to {message.reply_to!r}: reply topics begin with "
@@ -70,21 +92,29 @@ class MemoryLog:
             number = next(self._round_robin) % self.cluster.width
         else:
             number = partition_number(RequestRef(message.request_id, message.tenant), self.cluster.width)
-        partition = self.cluster.partitions[PartitionId(message.lane, number)]
+        self.cluster.open_pool(message.pool)
+        partition = self.cluster.partitions[PartitionId(message.lane, number, message.pool)]
         record = encode_message(message, self.cluster.clock.now_ms())
         offset = self.cluster.append(partition.requests, record)
         request_id = message.request_id or position(self.names, partition.id, offset)
         return Published(RequestRef(request_id, message.tenant))
 
+    def place(self, lane: Lane, pool: str = DEFAULT_POOL) -> int:
+        return 0
+
     async def cancel(self, ref: RequestRef) -> CancelResult:
         """A keyed record of the control topic; what to answer takes a scan, bounded in real life."""
         await self.cluster.hop()
         home = self._home(ref)
-        if home is not None and restore(home.events, log_key(ref), home.events.end).fold.ended:
+        if home is not None and self._has_ended(ref, home):
             return CancelResult.ENDED
         self.cluster.control.mark(ref, self.cluster.clock.now_ms())
         self.cluster.notify()
         return CancelResult.UNKNOWN if home is None else CancelResult.MARKED
+
+    def _has_ended(self, ref: RequestRef, home: Partition) -> bool:
+        reader = LogReader(self.cluster, ref, home)
+        return [*reader.read_on()] != [] and reader.fold.ended
 
     # ------------------------------------------------------------------------------------ the log
 
@@ -100,36 +130,20 @@ class MemoryLog:
             home = self._home(ref)
             if home is None:
                 await self.cluster.changed(seen)
-        fold, offset = Fold(), 0
-        fence: Logged | None = None
-        while not fold.ended:
-            seen, end = self.cluster.version, home.events.end
-            for at, event, _ in read_events(home.events, log_key(ref), offset, end):
-                logged = Logged(self._cursor(home, at), event)
-                if home.events.at(at).key is None and fold.started is None:
-                    fence = logged  # of all fences before the request began, the last one says it all
-                    continue
-                for ready in [fence, logged] if fence is not None else [logged]:
-                    fold.read(ready.event)
-                    yield ready
-                fence = None
-                if fold.ended:
-                    return
-            offset = end
-            await self.cluster.changed(seen)
-
-    def _cursor(self, home: Partition, offset: int) -> str:
-        return f"{home.id.lane.value}/{home.id.number}/{offset}"
+        reader = LogReader(self.cluster, ref, home)
+        while not reader.fold.ended:
+            seen = self.cluster.version
+            for entry in reader.read_on():
+                yield entry
+            if not reader.fold.ended:
+                await self.cluster.changed(seen)
 
     def _check_cursor(self, home: Partition | None, ref: RequestRef, cursor: str) -> None:
         """A cursor names an entry that this request's readers have seen."""
-        if home is not None:
-            known: Iterator[tuple[int, Event, object]] = read_events(
-                home.events, log_key(ref), 0, home.events.end
-            )
-            if any(self._cursor(home, offset) == cursor for offset, _, _ in known):
-                return
-        raise UnknownCursor(f"{cursor!r} names no place in the log of {ref.request_id}")
+        if home is None or all(
+            entry.cursor != cursor for entry in LogReader(self.cluster, ref, home).read_on()
+        ):
+            raise UnknownCursor(f"{cursor!r} names no place in the log of {ref.request_id}")
 
     async def known(self, ref: RequestRef) -> bool:
         await self.cluster.hop()
@@ -152,7 +166,7 @@ class MemoryLog:
 
     def _holds(self, partition: Partition, ref: RequestRef) -> bool:
         decoded = (decode_record(r, partition.id, at, self.names) for at, r in partition.requests.read())
-        return any(isinstance(d, Decoded) and d.ref == ref for d in decoded)
+        return any(isinstance(d, Decoded) and d.ref == ref and not d.forwarded for d in decoded)
 
     # ---------------------------------------------------------------------------- results, dead letters
 
@@ -178,49 +192,114 @@ class MemoryLog:
 
     async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
         await self.cluster.hop()
-        topic, letters = self.names.dead_letters, []
-        for offset, record in itertools.islice(self.cluster.topic(topic).read(), limit):
-            origin, reason = (record.headers[f"headrace-{name}"].decode() for name in ("origin", "reason"))
-            letters.append(DeadLettered(f"{topic}/{offset}", origin, reason, record.value or b""))
-        return letters
+        return [self._letter(offset, record) for offset, record in self._letters()][-limit:]
+
+    async def dead_letter(self, position: str) -> DeadLettered | None:
+        await self.cluster.hop()
+        found = self._find_letter(position)
+        return None if found is None else self._letter(*found)
+
+    async def replay(self, position: str) -> RequestRef | None:
+        await self.cluster.hop()
+        found = self._find_letter(position)
+        if found is None:
+            return None
+        offset, record = found
+        origin = parse_position(self.names, record.headers[ORIGIN].decode())
+        if origin is None:
+            raise BrokerError(f"{position} cannot be replayed: it does not say which lane it came from")
+        decoded = decode_record(sent_record(record), *origin, self.names)
+        if isinstance(decoded, Undecodable):
+            raise BrokerError(f"{position} cannot be replayed, since it is no message: {decoded.reason}")
+        old = decoded.message
+        headers = {**old.headers, "replay-of": decoded.ref.request_id}
+        again = replace(old, request_id=new_request_id(old.lane), headers=headers)
+        self.cluster.control.discarded.add(offset)
+        return self._publish(again).ref
+
+    async def discard(self, positions: Sequence[str]) -> int:
+        await self.cluster.hop()
+        found = {letter[0] for position in positions if (letter := self._find_letter(position)) is not None}
+        self.cluster.control.discarded |= found
+        return len(found)
+
+    def _letters(self) -> list[tuple[int, Record]]:
+        letters = self.cluster.topic(self.names.dead_letters).read()
+        return [letter for letter in letters if letter[0] not in self.cluster.control.discarded]
+
+    def _find_letter(self, position: str) -> tuple[int, Record] | None:
+        topic = self.names.dead_letters
+        return next((letter for letter in self._letters() if position == f"{topic}/{letter[0]}"), None)
+
+    def _letter(self, offset: int, record: Record) -> DeadLettered:
+        shown = {name: value.decode(errors="replace") for name, value in record.headers.items()}
+        sent = {name: shown[name] for name in sent_record(record).headers}
+        position = f"{self.names.dead_letters}/{offset}"
+        return DeadLettered(position, shown[ORIGIN], shown[REASON], record.value or b"", sent, record.at_ms)
 
     # -------------------------------------------------------------------------------------- looking on
 
-    async def stats(self) -> QueueStats:
+    async def stats(self, pool: str = DEFAULT_POOL) -> QueueStats:
         await self.cluster.hop()
-        leases = self._leases()
+        leases = self._leases(pool)
+        partitions = [p for p in self.cluster.partitions.values() if p.id.pool == pool]
         return QueueStats(
-            lanes={lane: self._lane_stats(lane, leases) for lane in Lane},
+            lanes={lane: self._lane_stats(lane, pool, leases) for lane in Lane},
             leases=leases,
-            retrying=sum(1 for p in self.cluster.partitions.values() for _ in p.delayed()),
-            dead_letters=self.cluster.topic(self.names.dead_letters).end,
+            retrying=sum(1 for p in partitions for _ in p.delayed()),
+            dead_letters=len(self._letters()),
         )
 
-    def _leases(self) -> list[Lease]:
+    async def pools(self) -> list[str]:
+        return list(self.cluster.pools)
+
+    async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
+        await self.cluster.hop()
+        self.cluster.control.paused.add(self.names.requests(lane, pool))
+
+    async def resume(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
+        await self.cluster.hop()
+        self.cluster.control.paused.discard(self.names.requests(lane, pool))
+        self.cluster.notify()
+
+    async def consumers(self) -> list[ConsumerEntry]:
+        await self.cluster.hop()
+        now = self.cluster.clock.now_ms()
+        return [
+            ConsumerEntry(name, report.pool, report.lanes, report.serves, now - report.at_ms)
+            for name, report in self.cluster.control.reports.items()
+            if report.serves is not None and now - report.at_ms <= report.lease_ms
+        ]
+
+    def _leases(self, pool: str) -> list[Lease]:
         """By what consumers report; a report that was not renewed for a lease is that of a dead one."""
         now = self.cluster.clock.now_ms()
         return [
             Lease(lane, name, held, now - report.at_ms)
             for name, report in self.cluster.control.reports.items()
-            if now - report.at_ms < report.lease_ms
+            if report.pool == pool and now - report.at_ms < report.lease_ms
             for lane, held in report.held.items()
             if held
         ]
 
-    def _lane_stats(self, lane: Lane, leases: Sequence[Lease]) -> LaneStats:
+    def _lane_stats(self, lane: Lane, pool: str, leases: Sequence[Lease]) -> LaneStats:
         """Unfinished records by the commits, less what is reported as held (taken to be the oldest)."""
-        partitions = [p for p in self.cluster.partitions.values() if p.id.lane is lane]
+        partitions = [p for p in self.cluster.partitions.values() if (p.id.lane, p.id.pool) == (lane, pool)]
         pending = sorted(record.at_ms for p in partitions for record in p.pending())
         leased = min(len(pending), sum(lease.held for lease in leases if lease.lane is lane))
         waiting = pending[leased:]
         oldest_ms = self.cluster.clock.now_ms() - waiting[0] if waiting else 0
-        return LaneStats(len(waiting), leased, oldest_ms)
+        paused = self.names.requests(lane, pool) in self.cluster.control.paused
+        return LaneStats(len(waiting), leased, oldest_ms, paused)
 
     # ----------------------------------------------------------------------------------------- sessions
 
-    async def consume(self, lanes: Sequence[Lane], lease_ms: int) -> MemorySession:
+    async def consume(
+        self, lanes: Sequence[Lane], lease_ms: int, *, pool: str = DEFAULT_POOL
+    ) -> MemorySession:
         await self.cluster.hop()
-        return MemorySession(self.cluster, self.cluster.new_consumer_name(), lanes, lease_ms)
+        self.cluster.open_pool(pool)
+        return MemorySession(self.cluster, self.cluster.new_consumer_name(), lanes, lease_ms, pool)
 
     async def close(self) -> None:
         """Nothing to close: sessions have their own."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from headrace.broker.events import Event, Fence
+from headrace.broker.events import Event, Fence, Handed
 from headrace.broker.message import Delivery, Lane
 from tests.support.memory_cluster import MemoryCluster, Transaction
-from tests.support.memory_codec import due_ms
-from tests.support.memory_events import Closing, event_record, highest_epoch, restore
+from tests.support.memory_codec import due_ms, log_key
+from tests.support.memory_events import Beside, event_record, highest_epoch, restore
 from tests.support.memory_group import Fencing
 from tests.support.memory_tenure import Tenure
 from tests.support.memory_topics import Committed, Partition, PartitionId, Record
@@ -24,12 +24,15 @@ FENCE_EVERY_MS = 5_000
 class MemoryMember:
     """Polls, restores, commits. `tenures` are the partitions that it believes to own."""
 
-    def __init__(self, cluster: MemoryCluster, name: str, lanes: Sequence[Lane], lease_ms: int) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, name: str, lanes: Sequence[Lane], lease_ms: int, pool: str
+    ) -> None:
         self.tenures: dict[PartitionId, Tenure] = {}
         self._cluster = cluster
         self._name = name
         self._lanes = tuple(lanes)
         self._lease_ms = lease_ms
+        self._pool = pool
         self._id = ""
         self._generation = -1
         self._lost: list[Delivery] = []
@@ -37,12 +40,14 @@ class MemoryMember:
         self._join()
 
     def _join(self) -> None:
-        self._id = self._cluster.group.join(self._name, self._lanes, self._lease_ms)
+        self._id = self._cluster.group.join(self._name, self._lanes, self._lease_ms, self._pool)
         self._cluster.notify()
 
     def leave(self) -> None:
         """For good: what is held comes back at once, elsewhere."""
         self._left = True
+        for tenure in self.tenures.values():
+            self._hand_back(tenure, "left")
         self._cluster.group.leave(self._id)
         self._cluster.notify()
 
@@ -53,6 +58,9 @@ class MemoryMember:
 
     async def poll(self) -> None:
         """Heartbeat, then whatever the group decided: let go, restore what is new, forward what is due."""
+        for partition in self._cluster.group.leaving(self._id):
+            if partition in self.tenures:
+                self._hand_back(self.tenures[partition], "moved to another consumer")
         assignment = self._cluster.group.poll(self._id)
         if assignment is None:
             # Our session timed out: drop all without commit, and come back as a new member.
@@ -74,6 +82,14 @@ class MemoryMember:
     def _drop(self, partitions: set[PartitionId]) -> None:
         for partition in partitions:
             self._lost.extend(self.tenures.pop(partition).held.values())
+
+    def _hand_back(self, tenure: Tenure, reason: str) -> None:
+        """Says of all that runs there that it was given up in order. Whoever may do so no more writes it in
+        vain: the next owner's fence stands before it."""
+        for delivery in tenure.held.values():
+            entry = tenure.entry(log_key(delivery.ref))
+            if entry.runner == delivery.handle:
+                self.append_event(tenure, log_key(delivery.ref), Handed(entry.epoch, reason))
 
     async def _restore(self, partition: Partition) -> None:
         """Fence, then read. The order of these steps is the protocol; each hop is a chance for a zombie."""
@@ -135,13 +151,16 @@ class MemoryMember:
         entry.log = restore(tenure.partition.events, key, fence + 1)
         return epoch
 
-    def append_event(
-        self, tenure: Tenure, key: str | None, event: Event, closing: Closing | None = None
-    ) -> int:
-        offset = self._cluster.append(tenure.partition.events, event_record(key, event, self._now(), closing))
+    def append_event(self, tenure: Tenure, key: str | None, event: Event, beside: Beside = None) -> int:
+        offset = self._cluster.append(tenure.partition.events, event_record(key, event, self._now(), beside))
         if key is not None:
-            tenure.entry(key).log.read(event, closing)
+            tenure.entry(key).log.read(event, beside)
         return offset
+
+    def confirm(self, tenure: Tenure) -> bool:
+        """Whether the partition is still ours, and so all that we appended before is no zombie's: who takes
+        it over must be assigned it first, and fence then."""
+        return self._commit(tenure.partition, replace(tenure.committed, epoch=tenure.top_epoch))
 
     async def transact(
         self,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 
 from headrace.broker.contract import (
     Append,
@@ -18,29 +18,35 @@ from headrace.broker.contract import (
     Done,
     Opened,
     OpenOutcome,
-    Release,
-    Retry,
+    Serves,
     Settlement,
 )
 from headrace.broker.events import Terminal
+from headrace.broker.lanes import Preference, Share
 from headrace.broker.message import Delivery, Lane, RequestRef
 from tests.support.memory_cluster import MemoryCluster, Report
-from tests.support.memory_codec import Undecodable, delayed_record, log_key, result_headers
-from tests.support.memory_events import Closing
+from tests.support.memory_codec import CHUNK, KIND, Undecodable, log_key, result_headers
 from tests.support.memory_member import MemoryMember
-from tests.support.memory_tenure import Claim, Tenure
+from tests.support.memory_settling import Settling
+from tests.support.memory_tenure import Tenure, claim_of
 from tests.support.memory_topics import Record, position
 
 
 class MemorySession:
     """`ConsumerSession` over a `MemoryCluster`."""
 
-    def __init__(self, cluster: MemoryCluster, name: str, lanes: Sequence[Lane], lease_ms: int) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, name: str, lanes: Sequence[Lane], lease_ms: int, pool: str
+    ) -> None:
         self._cluster = cluster
         self._name = name
         self._lanes = tuple(lanes)
         self._lease_ms = lease_ms
-        self._member = MemoryMember(cluster, name, lanes, lease_ms)
+        self._pool = pool
+        self._serves: Serves | None = None
+        self._preference = Preference(lanes)
+        self._member = MemoryMember(cluster, name, lanes, lease_ms, pool)
+        self._settling = Settling(cluster, self._member)
         self._lock = asyncio.Lock()
         self._closed = False
 
@@ -54,14 +60,14 @@ class MemorySession:
 
     # ------------------------------------------------------------------------------- pull, heartbeat
 
-    async def pull(self, limit: int, wait_ms: int) -> list[Delivery]:
+    async def pull(self, limit: int, wait_ms: int, *, reserved: int = 0) -> list[Delivery]:
         until = self._now() + wait_ms
         while True:
             seen = self._cluster.version
             async with self._lock:
                 await self._member.poll()
                 await self._bury_undecodable(limit)
-                taken = self._take(limit)
+                taken = self._take(limit, reserved)
             if taken or self._now() >= until or self._closed:
                 return taken
             # A poll that waits is a sign of life, and time alone may bring something.
@@ -76,19 +82,27 @@ class MemorySession:
             self._report()
             return self._member.take_lost()
 
-    def _take(self, limit: int) -> list[Delivery]:
+    def _take(self, limit: int, reserved: int) -> list[Delivery]:
         """Takes by order of lanes. It awaits nothing, so a cancelled pull leaves nothing half taken."""
+        plan = self._preference.plan(limit, reserved)
         taken: list[Delivery] = []
-        for tenure in self._by_lane():
-            for offset, decoded in tenure.fetchable(self._cluster.names):
-                if len(taken) >= limit or isinstance(decoded, Undecodable):
-                    break  # the fetch position passes nothing that is not buried yet
-                taken.append(tenure.take(offset, decoded))
+        for share in plan:
+            bound = limit if share.lane is Lane.INTERACTIVE else limit - reserved
+            taken += self._take_share(share, bound - len(taken))
+        self._preference.taken(Counter(delivery.message.lane for delivery in taken), plan)
         self._report()
         return taken
 
-    def _by_lane(self) -> list[Tenure]:
-        return sorted(self._member.tenures.values(), key=lambda t: self._lanes.index(t.partition.id.lane))
+    def _take_share(self, share: Share, room: int) -> list[Delivery]:
+        taken: list[Delivery] = []
+        for tenure in self._member.tenures.values():
+            if tenure.partition.id.lane is not share.lane or self._cluster.is_paused(tenure.partition.id):
+                continue
+            for offset, decoded in tenure.fetchable(self._cluster.names):
+                if len(taken) >= min(share.at_most, room) or isinstance(decoded, Undecodable):
+                    break  # the fetch position passes nothing that is not buried yet
+                taken.append(tenure.take(offset, decoded))
+        return taken
 
     async def _bury_undecodable(self, limit: int) -> None:
         """Moves what cannot be understood to the dead letters, and its neighbours go on."""
@@ -96,7 +110,7 @@ class MemorySession:
             for offset, decoded in itertools.islice(tenure.fetchable(self._cluster.names), limit):
                 if isinstance(decoded, Undecodable):
                     where = position(self._cluster.names, tenure.partition.id, offset)
-                    letter = self._dead_letter(tenure, offset, where, decoded.reason)
+                    letter = self._settling.dead_letter(tenure, offset, where, decoded.reason)
                     await self._member.transact(tenure, offset, [letter])
 
     # ------------------------------------------------------------------------------------ open, append
@@ -105,6 +119,9 @@ class MemorySession:
         async with self._lock:
             tenure = self._tenure(delivery)
             if tenure is None:
+                return Opened(OpenOutcome.LOST, now_ms=self._now())
+            if tenure.moved_away(delivery):
+                await self._settling.complete_move(tenure, delivery)
                 return Opened(OpenOutcome.LOST, now_ms=self._now())
             outcome, epoch = tenure.judge(delivery, self._cluster.names), None
             if outcome is OpenOutcome.RUN:
@@ -132,7 +149,19 @@ class MemorySession:
             assert event.epoch == item.epoch, "an event carries the epoch of its writer"
             assert not isinstance(event, Terminal), "terminal records go through `settle`"
             self._member.append_event(tenure, log_key(item.delivery.ref), event)
+        self._emit_chunks(item)
         return True
+
+    def _emit_chunks(self, item: Append) -> None:
+        """Beside the transactions, so nothing fences them, and who takes the request over says them again."""
+        message, ref = item.delivery.message, item.delivery.ref
+        if message.reply_to is None or not message.stream:
+            return
+        headers = {**result_headers(message, ref), KIND: CHUNK}
+        encoded = {name: value.encode() for name, value in headers.items()}
+        for chunk in item.chunks:
+            record = Record(chunk, self._now(), ref.request_id, encoded)
+            self._cluster.append(self._cluster.topic(message.reply_to), record)
 
     def _runs(self, tenure: Tenure, delivery: Delivery, epoch: int) -> bool:
         entry = tenure.entry(log_key(delivery.ref))
@@ -155,65 +184,18 @@ class MemorySession:
             entry = tenure.entry(log_key(delivery.ref))
             if epoch and (entry.runner != delivery.handle or entry.epoch != epoch):
                 return False
-            settled = await self._settle(tenure, delivery, settlement)
+            settled = await self._settling.settle(tenure, delivery, epoch, settlement)
             if entry.runner == delivery.handle:
                 entry.runner = None
             self._report()
         return settled
 
-    async def _settle(self, tenure: Tenure, delivery: Delivery, settlement: Settlement) -> bool:
-        offset = _claim(delivery).offset
-        if isinstance(settlement, Release):
-            tenure.give_back(offset)
-            self._cluster.notify()
-            return True
-        if isinstance(settlement, Done | DeadLetter) and settlement.terminal is not None:
-            await self._append_terminal(tenure, delivery, settlement.terminal, settlement)
-        records = self._closing_records(tenure, delivery)
-        if isinstance(settlement, DeadLetter) and settlement.terminal is None:
-            records.append(self._dead_letter(tenure, offset, delivery.position, settlement.reason))
-        delays: list[Record] = []
-        if isinstance(settlement, Retry):
-            record, due = tenure.partition.requests.at(offset), self._now() + settlement.delay_ms
-            delays.append(
-                delayed_record(record, delivery.position, delivery.published_ms, due, settlement.reason)
-            )
-        settled = await self._member.transact(tenure, offset, records, delays)
-        tenure.held.pop(offset, None)
-        return settled
-
-    async def _append_terminal(
-        self, tenure: Tenure, delivery: Delivery, terminal: Terminal, settlement: Done | DeadLetter
-    ) -> None:
-        """The terminal record, with all that its transaction will emit beside it (see `Closing`)."""
-        key = log_key(delivery.ref)
-        await self._cluster.hop()
-        if not tenure.entry(key).log.fold.ended:
-            dead_letter = settlement.reason if isinstance(settlement, DeadLetter) else None
-            closing = Closing(_claim(delivery).offset, settlement.line, dead_letter)
-            self._member.append_event(tenure, key, terminal, closing)
-        await self._cluster.hop()
-
-    def _closing_records(self, tenure: Tenure, delivery: Delivery) -> list[tuple[str, Record]]:
-        """What completing this very record emits. Nothing for a twin, whoever ended the request."""
-        offset, closing = _claim(delivery).offset, tenure.entry(log_key(delivery.ref)).log.closing
-        if closing is None or closing.carrier != offset:
-            return []
-        records = []
-        if closing.line is not None:
-            headers = {k: v.encode() for k, v in result_headers(delivery.message, delivery.ref).items()}
-            topic = delivery.message.reply_to or self._cluster.names.results
-            records.append((topic, Record(closing.line, self._now(), delivery.ref.request_id, headers)))
-        if closing.dead_letter is not None:
-            records.append(self._dead_letter(tenure, offset, delivery.position, closing.dead_letter))
-        return records
-
-    def _dead_letter(self, tenure: Tenure, offset: int, where: str, reason: str) -> tuple[str, Record]:
-        names, record = self._cluster.names, tenure.partition.requests.at(offset)
-        added = {"headrace-origin": where.encode(), "headrace-reason": reason.encode()}
-        return names.dead_letters, replace(record, headers={**record.headers, **added})
-
     # ------------------------------------------------------------------------------------------- other
+
+    async def announce(self, serves: Serves) -> None:
+        await self._cluster.hop()
+        self._serves = serves
+        self._report()
 
     def cancellations(self) -> AsyncIterator[RequestRef]:
         return self._follow_control(len(self._cluster.control.log))
@@ -235,21 +217,18 @@ class MemorySession:
 
     def _tenure(self, delivery: Delivery) -> Tenure | None:
         """The tenure that a delivery belongs to, as far as this session knows."""
-        tenure = self._member.tenures.get(_claim(delivery).partition)
+        tenure = self._member.tenures.get(claim_of(delivery).partition)
         return tenure if tenure is not None and tenure.holds(delivery) else None
 
     def _report(self) -> None:
         """Tells the control topic what is held: the broker itself only knows what is finished."""
+        if self._closed:
+            return
         held = dict.fromkeys(self._lanes, 0)
         for tenure in self._member.tenures.values():
             held[tenure.partition.id.lane] += len(tenure.held)
-        self._cluster.control.reports[self._name] = Report(held, self._now(), self._lease_ms)
+        report = Report(held, self._now(), self._lease_ms, self._pool, self._lanes, self._serves)
+        self._cluster.control.reports[self._name] = report
 
     def _now(self) -> int:
         return self._cluster.clock.now_ms()
-
-
-def _claim(delivery: Delivery) -> Claim:
-    claim = delivery.handle
-    assert isinstance(claim, Claim), "a delivery of another adapter"
-    return claim

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from headrace.broker.contract import OpenOutcome
 from headrace.broker.message import Delivery
 from headrace.broker.names import Names
-from tests.support.memory_codec import Decoded, Undecodable, decode_record, log_key
+from tests.support.memory_codec import Decoded, Undecodable, decode_record, log_key, moves
 from tests.support.memory_events import LogState, restore
 from tests.support.memory_topics import Committed, Partition, PartitionId, parse_position
 
@@ -20,6 +20,11 @@ class Claim:
     partition: PartitionId
     offset: int
     tenure: int
+
+
+def claim_of(delivery: Delivery) -> Claim:
+    assert isinstance(delivery.handle, Claim), "a delivery of another adapter"
+    return delivery.handle
 
 
 @dataclass(slots=True)
@@ -59,8 +64,7 @@ class Tenure:
         return self.entries[key]
 
     def holds(self, delivery: Delivery) -> bool:
-        claim = delivery.handle
-        assert isinstance(claim, Claim)
+        claim = claim_of(delivery)
         return claim.tenure == self.epoch and claim.offset in self.held
 
     # ------------------------------------------------------------------------------------------ fetch
@@ -98,13 +102,16 @@ class Tenure:
     # ------------------------------------------------------------------------------------------- open
 
     def judge(self, delivery: Delivery, names: Names) -> OpenOutcome:
-        """What a delivery is, by the log and by what runs here: the rule for twins."""
+        """What a delivery is, by the log and by what runs here: the rule for twins. What `moved_away` says
+        comes before it."""
         entry = self.entry(log_key(delivery.ref))
         known_hash = self._known_hash(entry)
         if known_hash and known_hash != delivery.message.body_hash:
             return OpenOutcome.CONFLICT
         if entry.log.fold.ended:
             return OpenOutcome.ENDED
+        if self._is_elsewhere(delivery):
+            return OpenOutcome.TWIN
         if entry.runner is not None:
             return OpenOutcome.RUN if entry.runner == delivery.handle else OpenOutcome.TWIN
         started = entry.log.fold.started
@@ -112,11 +119,22 @@ class Tenure:
             return OpenOutcome.RUN
         return OpenOutcome.TWIN if self._comes_again(started.delivery, names) else OpenOutcome.RUN
 
+    def moved_away(self, delivery: Delivery) -> bool:
+        """Whether an owner of this very record died in the middle of handing it to another pool."""
+        departure = self.entry(log_key(delivery.ref)).log.departure
+        claim = claim_of(delivery)
+        return departure is not None and departure.carrier == claim.offset and self._is_elsewhere(delivery)
+
+    def _is_elsewhere(self, delivery: Delivery) -> bool:
+        """Whether the request went to another pool, and this is not the record with which it came back."""
+        departure = self.entry(log_key(delivery.ref)).log.departure
+        claim = claim_of(delivery)
+        return departure is not None and moves(self.partition.requests.at(claim.offset)) < departure.moves
+
     def start(self, delivery: Delivery, epoch: int) -> None:
         """From now on this delivery runs its request."""
         entry = self.entry(log_key(delivery.ref))
-        claim = delivery.handle
-        assert isinstance(claim, Claim)
+        claim = claim_of(delivery)
         entry.epoch, entry.runner, entry.runner_hash = epoch, claim, delivery.message.body_hash
 
     def finish(self, offset: int) -> Committed:
@@ -126,8 +144,10 @@ class Tenure:
     def _known_hash(self, entry: Entry) -> bytes:
         if entry.runner is not None:
             return entry.runner_hash
-        started = entry.log.fold.started
-        return b"" if started is None else started.body_hash
+        started, departure = entry.log.fold.started, entry.log.departure
+        if started is not None:
+            return started.body_hash
+        return b"" if departure is None else departure.body_hash
 
     def _comes_again(self, position: str, names: Names) -> bool:
         """Whether the delivery that began the request is unfinished, so that it will be delivered again.

@@ -1,7 +1,7 @@
 """Topics as Kafka keeps them: append only, read by offset, never by key.
 
-For each lane there is a request topic, and beside it, partition by partition, an events topic (the logs of
-the requests that stand at the same index) and a delay topic (deliveries that wait for their time).
+For each lane of a pool there is a request topic, and beside it, partition by partition, an events topic (the
+logs of the requests that stand at the same index) and a delay topic (deliveries that wait for their time).
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from headrace.broker.message import Lane, RequestRef
-from headrace.broker.names import Names
+from headrace.broker.message import DEFAULT_POOL, Lane, RequestRef
+from headrace.broker.names import POOL, Names
 
 
 class PartitionId(NamedTuple):
-    """One index of a lane's topics."""
+    """One index of a lane's topics in a pool."""
 
     lane: Lane
     number: int
+    pool: str = DEFAULT_POOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +118,28 @@ def partition_number(ref: RequestRef, count: int) -> int:
 
 def position(names: Names, partition: PartitionId, offset: int) -> str:
     """ "topic/partition/offset" of a request record."""
-    return f"{names.requests(partition.lane)}/{partition.number}/{offset}"
+    return f"{names.requests(partition.lane, partition.pool)}/{partition.number}/{offset}"
 
 
 def parse_position(names: Names, text: str) -> tuple[PartitionId, int] | None:
     """The place a position names, or None for something else (an id of somebody's own)."""
     topic, _, rest = text.partition("/")
     number, _, offset = rest.partition("/")
-    lane = next((lane for lane in Lane if names.requests(lane) == topic), None)
-    if lane is None or not (_is_number(number) and _is_number(offset)):
+    queue = _queue(names, topic)
+    if queue is None or not (_is_number(number) and _is_number(offset)):
         return None
-    return PartitionId(lane, int(number)), int(offset)
+    return PartitionId(queue[0], int(number), queue[1]), int(offset)
+
+
+def _queue(names: Names, topic: str) -> tuple[Lane, str] | None:
+    """Lane and pool of a request topic."""
+    for lane in Lane:
+        pool = topic.removeprefix(f"{names.prefix}.requests.").removesuffix(f".{lane.value}")
+        if topic == names.requests(lane):
+            return lane, DEFAULT_POOL
+        if POOL.fullmatch(pool) and topic == names.requests(lane, pool):
+            return lane, pool
+    return None
 
 
 def _is_number(text: str) -> bool:
