@@ -177,6 +177,18 @@ class ConsumerThread:
         polled = await self.call(lambda c: c.poll(timeout_ms=timeout_ms, max_records=max_records))
         return [record for records in polled.values() for record in records]
 
+    async def poll_from(
+        self, partition: TopicPartition, timeout_ms: int, max_records: int = 500
+    ) -> tuple[list[ConsumerRecord], int]:
+        """The next records of the only partition, and the offset behind them: it moves on without records,
+        too, where there are only marks of transactions."""
+
+        def poll(consumer: KafkaConsumer) -> tuple[list[ConsumerRecord], int]:
+            polled = consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
+            return polled.get(partition, []), consumer.position(partition)
+
+        return await self.call(poll)
+
     async def assign(self, starts: dict[TopicPartition, int]) -> None:
         """Reads these partitions from now on; those that were read before go on where they were."""
 

@@ -68,8 +68,8 @@ class KafkaSettings:
     `max_message_bytes`: the largest record of our topics.
     `log_ms`: how long a request's log and its marks are kept after they were written: the longest deadline
     and a day. `reader_margin_ms`: how long before its request was made a reader starts, so that it sees the
-    epoch in force: a session and 10 s. `read_partitions`: how many partitions of a lane one process spreads its own
-    requests over, and so has to read. `ring_bytes`: recent events kept for readers, for each partition read.
+    epoch in force: a session and 10 s. `read_partitions`: how many partitions of a lane a process spreads its
+    own requests over, and so has to read. `ring_bytes`: recent events kept for readers, per partition read.
     """
 
     servers: tuple[str, ...]

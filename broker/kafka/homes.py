@@ -1,0 +1,194 @@
+"""Where the log of a request lies, from its id alone.
+
+    our own id        says lane, partition and time; the pool it does not say, so all pools are looked at
+    a position        is the place itself
+    somebody's own    where murmur2 and where CRC32 of it point, in each lane; then a scan of the rest
+
+What was published through this connection is remembered. Scans are bounded (`_MOST_RECORDS`, the newest of
+each partition first): a foreign id that is older than that is not found any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kafka.structs import TopicPartition
+
+from headrace.broker.ids import Place, read_request_id
+from headrace.broker.kafka.clients import ConsumerRecord
+from headrace.broker.kafka.history import Bounds, History
+from headrace.broker.kafka.places import (
+    LogPlace,
+    java_partition,
+    librdkafka_partition,
+    log_key,
+    parse_position,
+)
+from headrace.broker.kafka.topics import LaneTopics, Topics
+from headrace.broker.message import RequestRef
+from headrace.broker.names import Names
+
+_REMEMBERED = 20_000
+_MOST_RECORDS = 50_000  # of one scan
+_LATE_MS = 60 * 60 * 1000  # an id of ours is published within this time of its making
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A log's place, and since when it can have entries (0: unknown). `ended`: its terminal record stands."""
+
+    place: LogPlace
+    since_ms: int
+    ended: bool = False
+
+
+class Homes:
+    """Finds and remembers homes."""
+
+    def __init__(self, topics: Topics, history: History, names: Names, margin_ms: int) -> None:
+        self._topics, self._history, self._names = topics, history, names
+        self._margin_ms = margin_ms
+        self._known: OrderedDict[RequestRef, Home] = OrderedDict()
+        self._listeners: dict[RequestRef, list[asyncio.Event]] = {}
+
+    def remember(self, ref: RequestRef, home: Home) -> None:
+        self._known[ref] = home
+        self._known.move_to_end(ref)
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        for listener in self._listeners.get(ref, ()):
+            listener.set()
+
+    def remembered(self, ref: RequestRef) -> Home | None:
+        return self._known.get(ref)
+
+    def ended(self, ref: RequestRef, home: Home) -> None:
+        """Its terminal record was seen."""
+        self.remember(ref, replace(home, ended=True))
+
+    def listen(self, ref: RequestRef) -> asyncio.Event:
+        """Is set when the request is published through this connection."""
+        event = asyncio.Event()
+        self._listeners.setdefault(ref, []).append(event)
+        return event
+
+    def unlisten(self, ref: RequestRef, event: asyncio.Event) -> None:
+        self._listeners[ref].remove(event)
+        if not self._listeners[ref]:
+            del self._listeners[ref]
+
+    async def sure(self, ref: RequestRef) -> Home | None:
+        """The home of a request that cannot have another one, whether it has entries yet or not."""
+        if (home := self._known.get(ref)) is not None:
+            return home
+        own = read_request_id(ref.request_id)
+        places = [] if own is None else _own_places(own, await self._topics.existing())
+        return Home(places[0], own.at_ms) if own is not None and len(places) == 1 else None
+
+    async def exists(self, place: LogPlace) -> bool:
+        return place in _all_places(await self._topics.existing())
+
+    async def find(self, ref: RequestRef) -> Home | None:
+        """The home of a request that has a record or an event; None where none is found."""
+        if (home := self._known.get(ref)) is not None:
+            return home
+        lanes = await self._topics.existing()
+        if (position := parse_position(self._names, ref.request_id)) is not None:
+            return await self._at(position.place, position.offset, lanes)
+        for places, since_ms, until_ms in self._searches(ref, lanes):
+            if (home := await self._search(ref, places, since_ms, until_ms)) is not None:
+                self.remember(ref, home)
+                return home
+        return None
+
+    async def candidates(self, ref: RequestRef) -> list[LogPlace]:
+        """All places at which the log of a request may yet begin."""
+        lanes = await self._topics.existing()
+        if (position := parse_position(self._names, ref.request_id)) is not None:
+            return [p for p in _all_places(lanes) if p == position.place]
+        if (own := read_request_id(ref.request_id)) is not None:
+            return _own_places(own, lanes)
+        return _all_places(lanes)
+
+    # ------------------------------------------------------------------------------------- searching
+
+    def _searches(
+        self, ref: RequestRef, lanes: Sequence[LaneTopics]
+    ) -> Iterable[tuple[list[LogPlace], int | None, int | None]]:
+        """Places to search, the likely ones first, and between which times."""
+        if (own := read_request_id(ref.request_id)) is not None:
+            since_ms = own.at_ms - self._margin_ms
+            yield _own_places(own, lanes), since_ms, own.at_ms + _LATE_MS
+            return
+        likely = _likely_places(ref, lanes)
+        yield likely, None, None
+        yield [place for place in _all_places(lanes) if place not in set(likely)], None, None
+
+    async def _search(
+        self, ref: RequestRef, places: Sequence[LogPlace], since_ms: int | None, until_ms: int | None
+    ) -> Home | None:
+        by_topic = {
+            topic: place
+            for place in places
+            for topic in (
+                TopicPartition(self._names.requests(place.lane, place.pool), place.partition),
+                TopicPartition(self._names.events(place.lane, place.pool), place.partition),
+            )
+        }
+        spans = _newest(await self._history.bounds(by_topic, since_ms))
+        key, request_id = log_key(ref).encode(), ref.request_id.encode(errors="replace")
+        tenant = ref.tenant.encode(errors="replace")
+
+        def wanted(record: ConsumerRecord) -> bool:
+            if until_ms is not None and record.timestamp > until_ms:
+                return False
+            if record.key == key:
+                return True
+            headers = dict(record.headers)
+            return headers.get("request-id") == request_id and headers.get("tenant", b"") == tenant
+
+        record = await self._history.first(spans, wanted)
+        if record is None:
+            return None
+        return Home(by_topic[TopicPartition(record.topic, record.partition)], record.timestamp)
+
+    async def _at(self, place: LogPlace, offset: int, lanes: Sequence[LaneTopics]) -> Home | None:
+        """The record of a position existed if its offset was given out."""
+        if place not in _all_places(lanes):
+            return None
+        partition = TopicPartition(self._names.requests(place.lane, place.pool), place.partition)
+        start, end = (await self._history.bounds([partition]))[partition]
+        if offset >= end:
+            return None
+        stands = await self._history.all({partition: (offset, offset + 1)}) if offset >= start else []
+        return Home(place, stands[0].timestamp if stands else 0)
+
+
+def _own_places(own: Place, lanes: Sequence[LaneTopics]) -> list[LogPlace]:
+    return [
+        LogPlace(lane.lane, lane.pool, own.place % lane.partitions) for lane in lanes if lane.lane is own.lane
+    ]
+
+
+def _likely_places(ref: RequestRef, lanes: Sequence[LaneTopics]) -> list[LogPlace]:
+    key = ref.request_id.encode(errors="replace")
+    return [
+        LogPlace(lane.lane, lane.pool, number)
+        for lane in lanes
+        for number in dict.fromkeys(
+            (java_partition(key, lane.partitions), librdkafka_partition(key, lane.partitions))
+        )
+    ]
+
+
+def _all_places(lanes: Sequence[LaneTopics]) -> list[LogPlace]:
+    return [LogPlace(lane.lane, lane.pool, i) for lane in lanes for i in range(lane.partitions)]
+
+
+def _newest(bounds: Bounds) -> Bounds:
+    """Not more than `_MOST_RECORDS` of all partitions together."""
+    share = _MOST_RECORDS // max(1, len(bounds))
+    return {p: (max(start, end - share), end) for p, (start, end) in bounds.items()}

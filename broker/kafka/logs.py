@@ -1,0 +1,167 @@
+"""Reads the log of one request, wherever it lies and wherever it moves to.
+
+Fences that stand before a request's first event are shown as one, the last, which says it all; so every
+reader is given the same entries, wherever it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from headrace.broker.errors import BrokerError, BrokerUnavailable, UnknownCursor
+from headrace.broker.events import Event, Logged, Moved
+from headrace.broker.fold import Fold
+from headrace.broker.kafka.failures import Backoff
+from headrace.broker.kafka.homes import Home, Homes
+from headrace.broker.kafka.partition_reader import PartitionReader
+from headrace.broker.kafka.places import LogPlace, log_key, parse_cursor, parse_place
+from headrace.broker.kafka.tails import Entry, Listener, Tail, Tails
+from headrace.broker.message import RequestRef
+from headrace.broker.wire import decode_event
+
+_LOOK_AGAIN_S = 2.0  # who waits for a request that is nowhere yet looks for new lanes and pools so often
+
+
+class LogReader:
+    """The logs that one connection reads."""
+
+    def __init__(self, homes: Homes, tails: Tails, reader: PartitionReader) -> None:
+        self._homes, self._tails, self._reader = homes, tails, reader
+
+    async def watch(self, ref: RequestRef, cursor: str = "") -> AsyncIterator[Logged]:
+        """See `Broker.watch`. Rides out losses of the connection: it reads on from where it is."""
+        if cursor:
+            await self._check_cursor(ref, cursor)
+        home: Home | None = await self._wait_for(ref)
+        state = Fold()
+        while home is not None:
+            here, home = home, None
+            async with contextlib.aclosing(self._read(here, ref)) as entries:
+                async for entry, event in entries:
+                    counts = state.read(event)
+                    yield Logged(f"{here.place.text}/{entry.offset}", event)
+                    if state.ended:
+                        self._homes.ended(ref, here)
+                        return
+                    if counts and (home := _goes_on(event, entry)) is not None:
+                        break
+
+    async def fold(self, ref: RequestRef, home: Home) -> Fold:
+        """The fold of what stands in the log now."""
+        state, going_on, key = Fold(), home, log_key(ref).encode()
+        while True:
+            here = going_on
+            for entry in await self._reader.stored(here.place, key, here.since_ms):
+                event = _event(entry)
+                if event is None or not state.read(event):
+                    continue
+                if (moved := _goes_on(event, entry)) is not None:
+                    going_on = moved
+                    break
+            if going_on is here:
+                return state
+
+    async def _read(self, home: Home, ref: RequestRef) -> AsyncGenerator[tuple[Entry, Event], None]:
+        """Entries of one place, for ever, with the fences before the first one shown as one."""
+        fence: tuple[Entry, Event] | None = None
+        begun = False
+        follow = self._reader.follow(home.place, log_key(ref).encode(), home.since_ms)
+        async with contextlib.aclosing(follow) as entries:
+            async for entry in entries:
+                if (event := _event(entry)) is None:
+                    continue
+                if entry.key is None and not begun:
+                    fence = entry, event
+                    continue
+                if fence is not None:
+                    yield fence
+                fence, begun = None, True
+                yield entry, event
+
+    # ------------------------------------------------------------------------------------- where it is
+
+    async def _wait_for(self, ref: RequestRef) -> Home:
+        """The home of the request; waits for it where it is nowhere yet."""
+        backoff = Backoff()
+        while True:
+            try:
+                home = await self._homes.sure(ref) or await self._homes.find(ref) or await self._first(ref)
+                if home is not None:
+                    return home
+            except BrokerUnavailable:
+                self._tails.check()
+                await backoff.wait()
+
+    async def _first(self, ref: RequestRef) -> Home | None:
+        """Watches all places where the log may begin, for a while."""
+        key = log_key(ref).encode()
+        published = self._homes.listen(ref)
+        tails: list[tuple[Tail, Listener]] = []
+        try:
+            for place in await self._homes.candidates(ref):
+                tail = await self._tails.attach(place)
+                tails.append((tail, tail.listen(key, published)))
+            if (home := await self._homes.find(ref)) is not None:
+                return home
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN_S):
+                    while not any(tail.ring.holds(key) for tail, _ in tails):
+                        self._tails.check()
+                        published.clear()
+                        await published.wait()
+                        if (home := self._homes.remembered(ref)) is not None:
+                            return home
+            holder = next((tail for tail, _ in tails if tail.ring.holds(key)), None)
+            return None if holder is None else Home(holder.place, holder.ring.floor_ms)
+        finally:
+            self._homes.unlisten(ref, published)
+            for tail, listener in tails:
+                tail.unlisten(listener)
+                self._tails.detach(tail)
+
+    # ---------------------------------------------------------------------------------------- cursors
+
+    async def _check_cursor(self, ref: RequestRef, cursor: str) -> None:
+        """A cursor names an entry that this request's readers have seen."""
+        backoff, parsed = Backoff(), parse_cursor(cursor)
+        while parsed is not None:
+            try:
+                if await self._stands(ref, *parsed):
+                    return
+                break
+            except BrokerUnavailable:
+                self._tails.check()
+                await backoff.wait()
+        raise UnknownCursor(
+            f"the cursor {cursor[:60]!r} names no event of this request; watch it from its beginning"
+        )
+
+    async def _stands(self, ref: RequestRef, place: LogPlace, offset: int) -> bool:
+        """An event of the request, or a fence where it has events."""
+        key = log_key(ref).encode()
+        if not await self._homes.exists(place):
+            return False
+        entry = await self._reader.at(place, offset)
+        if entry is None or entry.key not in (key, None):
+            return False
+        if entry.key == key:
+            return True
+        home = await self._homes.find(ref)
+        since_ms = home.since_ms if home is not None and home.place == place else entry.at_ms
+        return any(e.key == key for e in await self._reader.stored(place, key, since_ms))
+
+
+def _event(entry: Entry) -> Event | None:
+    """None for bytes of somebody else: they end nobody's log."""
+    try:
+        return decode_event(entry.value)
+    except BrokerError:
+        return None
+
+
+def _goes_on(event: Event, entry: Entry) -> Home | None:
+    """Where a log goes on behind an event that counts, if it moves."""
+    place = parse_place(event.log) if isinstance(event, Moved) else None
+    return None if place is None else Home(place, entry.at_ms)

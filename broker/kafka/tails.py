@@ -1,0 +1,259 @@
+"""The live end of the events partitions that anybody watches, read once for all of them.
+
+    one consumer, assigned ── poll ──► ring of partition 1 ──► watchers of its requests
+                                  └──► ring of partition 2 ──► …
+
+A ring holds the newest events of its partition, complete from its floor on, and the last fence below it. Each
+watcher has its own place and takes from the ring what is its own; a slow one that fell below the floor reads
+on in the topic itself (`history`), as one does that starts earlier than the ring. So memory is bounded by the
+rings, and nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+from kafka.structs import TopicPartition
+
+from headrace.broker.errors import BrokerError, BrokerUnavailable
+from headrace.broker.kafka.clients import Clients, ConsumerRecord, ConsumerThread
+from headrace.broker.kafka.failures import Backoff
+from headrace.broker.kafka.history import History
+from headrace.broker.kafka.places import LogPlace
+from headrace.broker.names import Names
+
+_POLL_MS = 100
+_IDLE_S = 60.0  # a partition that nobody watches is read for so long: the next stream may live there
+_OVERHEAD = 200  # bytes that an entry takes besides its record
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event as it stands in its partition. `key`: None for a fence of the whole partition."""
+
+    offset: int
+    at_ms: int
+    key: bytes | None
+    value: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.value) + _OVERHEAD
+
+
+def entry_of(record: ConsumerRecord) -> Entry:
+    return Entry(record.offset, record.timestamp, record.key, record.value or b"")
+
+
+class Ring:
+    """The newest entries of one partition: all of [floor, next), and `fence`, the last one below."""
+
+    def __init__(self, floor: int, floor_ms: int, most_bytes: int, fence: Entry | None = None) -> None:
+        self.floor, self.next = floor, floor
+        self.floor_ms = floor_ms
+        self.fence = fence
+        self._most = most_bytes
+        self._entries: deque[Entry] = deque()
+        self._by_key: defaultdict[bytes | None, deque[Entry]] = defaultdict(deque)
+        self._bytes = 0
+
+    def put(self, entry: Entry) -> None:
+        """The next entry of the partition."""
+        self._entries.append(entry)
+        self._by_key[entry.key].append(entry)
+        self._bytes += entry.size
+        self.next = entry.offset + 1
+        while self._bytes > self._most and len(self._entries) > 1:
+            self._drop()
+
+    def holds(self, key: bytes) -> bool:
+        return key in self._by_key
+
+    def take(self, key: bytes, start: int) -> list[Entry]:
+        """Entries of a request, and fences, from offset `start` on, which must not lie below the floor."""
+        assert start >= self.floor, (start, self.floor)
+        found = [e for own in (key, None) if own in self._by_key for e in _from(self._by_key[own], start)]
+        return sorted(found, key=lambda entry: entry.offset)
+
+    def _drop(self) -> None:
+        entry = self._entries.popleft()
+        own = self._by_key[entry.key]
+        own.popleft()
+        if not own:
+            del self._by_key[entry.key]
+        if entry.key is None:
+            self.fence = entry
+        self._bytes -= entry.size
+        self.floor, self.floor_ms = entry.offset + 1, entry.at_ms
+
+
+def _from(entries: deque[Entry], start: int) -> list[Entry]:
+    """Those from offset `start` on, looked for from the newest: that is where watchers are."""
+    found = []
+    for entry in reversed(entries):
+        if entry.offset < start:
+            break
+        found.append(entry)
+    return found
+
+
+class Listener:
+    """Who waits for entries of one request. `first`: the offset of the first that came since `clear`."""
+
+    def __init__(self, key: bytes, ready: asyncio.Event | None = None) -> None:
+        self.key = key
+        self.ready = ready or asyncio.Event()
+        self.first: int | None = None
+
+    def clear(self) -> None:
+        self.ready.clear()
+        self.first = None
+
+    def tell(self, offset: int) -> None:
+        self.first = offset if self.first is None else self.first
+        self.ready.set()
+
+
+class Tail:
+    """One partition that is being read."""
+
+    def __init__(self, place: LogPlace, ring: Ring) -> None:
+        self.place, self.ring = place, ring
+        self.watchers = 0
+        self.idle_since = time.monotonic()
+        self._listeners: defaultdict[bytes, list[Listener]] = defaultdict(list)
+
+    def put(self, entry: Entry) -> None:
+        self.ring.put(entry)
+        told = [entry.key] if entry.key is not None else list(self._listeners)
+        for listener in [one for key in told for one in self._listeners.get(key, ())]:
+            listener.tell(entry.offset)
+
+    def listen(self, key: bytes, ready: asyncio.Event | None = None) -> Listener:
+        """Tells of entries of this request, and of fences. `ready`: an event that several may share."""
+        listener = Listener(key, ready)
+        self._listeners[key].append(listener)
+        return listener
+
+    def unlisten(self, listener: Listener) -> None:
+        self._listeners[listener.key].remove(listener)
+        if not self._listeners[listener.key]:
+            del self._listeners[listener.key]
+
+    def wake_all(self) -> None:
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.ready.set()
+
+
+class Tails:
+    """All tails of one connection. Its consumer and its task live while there is something to read."""
+
+    def __init__(self, clients: Clients, history: History, names: Names) -> None:
+        self._clients, self._history, self._names = clients, history, names
+        self._tails: dict[LogPlace, Tail] = {}
+        self._reading: dict[TopicPartition, Tail] = {}
+        self._thread: ConsumerThread | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._changed = False
+        self._failure: BrokerError | None = None
+        self._attaching = asyncio.Lock()
+
+    def read_now(self) -> set[LogPlace]:
+        """Places that are being read."""
+        return set(self._tails)
+
+    async def attach(self, place: LogPlace) -> Tail:
+        """A tail whose ring is there; call `detach` when done. Raises BrokerError where it cannot be read."""
+        self.check()
+        if place not in self._tails:
+            async with self._attaching:
+                if place not in self._tails:
+                    self._tails[place] = Tail(place, await self._begin(place))
+                    self._start()
+        tail = self._tails[place]
+        tail.watchers += 1
+        return tail
+
+    def detach(self, tail: Tail) -> None:
+        tail.watchers -= 1
+        tail.idle_since = time.monotonic()
+
+    def check(self) -> None:
+        """Raises what ended the reading."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Watchers that are still there end with BrokerUnavailable."""
+        self._failure = BrokerUnavailable(f"the connection to {self._clients.servers} was closed")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for tail in self._tails.values():
+            tail.wake_all()
+        if self._thread is not None:
+            await self._thread.close()
+
+    # --------------------------------------------------------------------------------------- reading
+
+    async def _begin(self, place: LogPlace) -> Ring:
+        """From the end on, with the fence in force: the last one of the time that readers look back."""
+        partition = self._partition(place)
+        settings = self._clients.settings
+        now_ms = time.time_ns() // 1_000_000
+        bounds = await self._history.bounds([partition], now_ms - settings.reader_margin_ms)
+        fences = await self._history.all(bounds, lambda record: record.key is None)
+        fence = entry_of(fences[-1]) if fences else None
+        return Ring(bounds[partition][1], now_ms, settings.ring_bytes, fence)
+
+    def _start(self) -> None:
+        self._changed = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="headrace tails")
+            self._task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failure = error if isinstance(error, BrokerError) else BrokerError(str(error))
+            for tail in self._tails.values():
+                tail.wake_all()
+
+    async def _run(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                if self._thread is None:
+                    self._thread = await self._clients.consumer(auto_offset_reset="earliest")
+                    self._changed = True
+                await self._assign(self._thread)
+                records = await self._thread.poll(_POLL_MS)
+            except BrokerUnavailable:
+                await backoff.wait()
+                continue
+            backoff.reset()
+            for record in records:
+                self._deliver(record)
+
+    async def _assign(self, thread: ConsumerThread) -> None:
+        """Takes up what came, and now and then lets go of what nobody watches."""
+        now = time.monotonic()
+        gone = [p for p, t in self._tails.items() if not t.watchers and now - t.idle_since > _IDLE_S]
+        for place in gone:
+            del self._tails[place]
+        if self._changed or gone:
+            self._changed = False
+            self._reading = {self._partition(place): tail for place, tail in self._tails.items()}
+            await thread.assign({partition: tail.ring.next for partition, tail in self._reading.items()})
+
+    def _deliver(self, record: ConsumerRecord) -> None:
+        tail = self._reading.get(TopicPartition(record.topic, record.partition))
+        if tail is not None and record.offset >= tail.ring.next:
+            tail.put(entry_of(record))
+
+    def _partition(self, place: LogPlace) -> TopicPartition:
+        return TopicPartition(self._names.events(place.lane, place.pool), place.partition)
