@@ -9,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+HEADRACE = Path(sys.executable).parent / "headrace"
+_DRAIN_S = 30.0
 
 
 def alive(pid: int) -> bool:
@@ -23,14 +26,25 @@ def alive(pid: int) -> bool:
         return False
 
 
+def pid_of(consumer: str) -> int | None:
+    """The process id in a consumer's name: host, pid, random digits."""
+    parts = consumer.rsplit("-", 2)
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else None
+
+
 @dataclass
 class Stack:
-    """`pids(kind)` reads the ready file anew, since the stack replaces what was killed."""
+    """`pids(kind)` reads the ready file anew, since the stack replaces what was killed. `kills`: when which
+    process was killed, by our monotonic clock."""
 
     process: subprocess.Popen[bytes]
     ready_file: Path
     log_file: Path
+    folder: Path
+    environment: Mapping[str, str]
     frozen: list[int] = field(default_factory=list)
+    kills: list[tuple[float, int]] = field(default_factory=list)
+    extra: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def ready(self) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads(self.ready_file.read_text())
@@ -47,49 +61,83 @@ class Stack:
     def pids(self, kind: str) -> list[int]:
         return [pid for pid in self.ready()["pids"][kind] if alive(pid)]
 
+    def engine_of(self, consumer_pid: int) -> int | None:
+        """The engine's process of a consumer that runs now."""
+        pids = self.ready()["pids"]
+        pairs = dict(zip(pids["consumer"], pids["engine"], strict=False))
+        return pairs.get(consumer_pid)
+
     def kill(self, pid: int) -> None:
+        self.kills.append((time.monotonic(), pid))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
     def freeze(self, pid: int) -> None:
-        os.kill(pid, signal.SIGSTOP)
-        self.frozen.append(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            self.frozen.append(pid)
 
     def thaw(self, pid: int) -> None:
-        self.frozen.remove(pid)
+        if pid in self.frozen:
+            self.frozen.remove(pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+    def start_beside(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Another process of ours in the same installation; it is drained with the stack."""
+        process = _start([HEADRACE, *arguments], self.log_file, self.folder, self.environment)
+        self.extra.append(process)
+        return process
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")
 
+    def drain(self) -> None:
+        """Ends everything in order, once; raises where something does not end."""
+        for pid in list(self.frozen):
+            self.thaw(pid)
+        for process in (*self.extra, self.process):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in (*self.extra, self.process):
+            try:
+                process.wait(_DRAIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                message = f"no drain within {_DRAIN_S:.0f} s:\n{self.log()[-3000:]}"
+                raise AssertionError(message) from None
+
 
 @contextlib.contextmanager
-def running_stack(folder: Path, *options: str, consumers: int = 2, lease_s: float = 2) -> Iterator[Stack]:
+def running_stack(
+    folder: Path,
+    *options: str,
+    consumers: int = 2,
+    lease_s: float = 2,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Stack]:
     """Starts `headrace up` with its data in `folder`, waits until it is healthy, and drains it at the end."""
     ready_file, log_file = folder / "ready.json", folder / "up.log"
     command: list[str | Path] = [
-        Path(sys.executable).parent / "headrace",
-        "up",
-        *("--ready-file", ready_file, "--data-dir", folder / "data", "--grpc-port", "0"),
-        *("--consumers", str(consumers), "--lease", str(lease_s)),
+        *(HEADRACE, "up", "--ready-file", ready_file, "--data-dir", folder / "data", "--grpc-port", "0"),
+        *("--consumers", str(consumers), "--lease", str(lease_s), "--grace", "5"),
         *options,
     ]
-    with log_file.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
-    stack = Stack(process, ready_file, log_file)
+    variables = {**os.environ, **(environment or {})}
+    process = _start(command, log_file, folder, variables)
+    stack = Stack(process, ready_file, log_file, folder, variables)
     try:
         _await_ready(stack)
         yield stack
     finally:
-        for pid in list(stack.frozen):
-            stack.thaw(pid)
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise AssertionError(f"`headrace up` did not drain within 30 s:\n{stack.log()[-3000:]}") from None
+        stack.drain()
+
+
+def _start(
+    command: Sequence[str | Path], log_file: Path, folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    with log_file.open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment)
 
 
 def _await_ready(stack: Stack, limit_s: float = 60) -> None:

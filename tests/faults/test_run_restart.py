@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.gpu_engine.text.sim import SimTokenizer
-from tests.faults.readers import expected_tokens
+from tests.faults.answers import expected_text
 
 LINES, KILLS = 150, 8
 HEADRACE = Path(sys.executable).parent / "headrace"
@@ -25,7 +24,7 @@ def write_input(path: Path) -> dict[str, str]:
         body = {"prompt": custom_id, "max_tokens": tokens, "seed": n, "ignore_eos": True}
         line = {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body}
         lines.append(json.dumps(line))
-        expected[custom_id] = SimTokenizer().decode(expected_tokens(custom_id, tokens, n))
+        expected[custom_id] = expected_text(custom_id, tokens, n)
     lines[50:50] = ["{not json", "[]", '{"custom_id": "no-body"}']
     path.write_text("\n".join(lines) + "\n")
     return expected

@@ -1,0 +1,156 @@
+"""The brokers under test, as something that can be killed, stopped and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+from urllib.parse import urlsplit
+
+from headrace.broker.embedded.folder import LOOPBACK
+from headrace.broker.embedded.folder import free_port as _free_port
+from headrace.broker.embedded.kafka import EmbeddedKafka, KafkaOptions
+from headrace.broker.embedded.valkey import EmbeddedValkey
+from tests.support.kafka_server import HEAP_MB
+
+Kind: TypeAlias = Literal["redis", "kafka"]
+
+
+class Server(Protocol):
+    """All methods block."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def url(self) -> str: ...
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+    def start(self) -> None:
+        """Starts what does not run, on the data that are there."""
+
+    def stop(self) -> None:
+        """In order."""
+
+
+class Valkey:
+    """One server on a port of loopback. `proxy_port`: where a proxy must listen; 0: anywhere."""
+
+    kind: Kind = "redis"
+    proxy_port = 0
+
+    def __init__(self, folder: Path) -> None:
+        self._embedded = EmbeddedValkey(folder, port=0)
+        self._folder = folder
+
+    @property
+    def url(self) -> str:
+        return self._embedded.url
+
+    @property
+    def address(self) -> tuple[str, int]:
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
+        assert parts.port is not None
+        return parts.hostname, parts.port
+
+    def through(self, port: int) -> str:
+        """The server's address by way of a proxy at that port."""
+        return f"redis://{LOOPBACK}:{port}/0"
+
+    @property
+    def alive(self) -> bool:
+        return self._embedded.alive
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._embedded.pid, signal.SIGKILL)
+        self._embedded.wait()
+
+    def start(self) -> None:
+        if not self._embedded.alive:
+            self._embedded.start()
+
+    def stop(self) -> None:
+        self._embedded.stop()
+
+    def fill_disk(self, room: int) -> None:
+        """Leaves room for so many bytes in the append-only file. The write that does not fit ends the server,
+        as a full disk does under `appendfsync always`: it could not keep its promise."""
+        size = max(path.stat().st_size for path in self._folder.glob("appendonlydir/*.incr.aof"))
+        resource.prlimit(self._embedded.pid, resource.RLIMIT_FSIZE, (size + room, resource.RLIM_INFINITY))
+
+    def free_disk(self) -> None:
+        if self._embedded.alive:
+            unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(self._embedded.pid, resource.RLIMIT_FSIZE, unlimited)
+
+
+class Kafka:
+    """One node, or three. `options` stand in its address: small topics, short delays."""
+
+    kind: Kind = "kafka"
+    OPTIONS = "partitions=4&delays=1s%2030s"
+
+    def __init__(self, folder: Path, nodes: int = 1) -> None:
+        self._listener, self.proxy_port, own = (_free_port() for _ in range(3))
+        properties = self._two_listeners(own) if nodes == 1 else {}
+        port = own if nodes == 1 else 0
+        options = KafkaOptions(nodes=nodes, port=port, heap_mb=HEAP_MB, properties=properties)
+        self._embedded = EmbeddedKafka(folder, options)
+        self._nodes = range(1, nodes + 1)
+
+    def _two_listeners(self, own: int) -> dict[str, str]:
+        """Clients follow the address that a node names, so one that is to go through the proxy needs a
+        listener of its own, which names the proxy."""
+        return {
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{own},PROXIED://{LOOPBACK}:{self._listener},"
+            f"CONTROLLER://{LOOPBACK}:{_free_port()}",
+            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{own},PROXIED://{LOOPBACK}:{self.proxy_port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
+
+    @property
+    def url(self) -> str:
+        return f"{self._embedded.url}/?{self.OPTIONS}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return LOOPBACK, self._listener
+
+    def through(self, port: int) -> str:
+        """The server's address by way of a proxy at that port."""
+        return f"kafka://{LOOPBACK}:{port}/?{self.OPTIONS}"
+
+    def kill(self) -> None:
+        for node in self._nodes:
+            self._embedded.kill(node)
+
+    def kill_node(self, node: int) -> None:
+        self._embedded.kill(node)
+
+    def start_node(self, node: int) -> None:
+        self._embedded.restart(node)
+
+    def start(self) -> None:
+        self._embedded.start()
+
+    def stop(self) -> None:
+        self._embedded.stop()
+
+
+@contextlib.contextmanager
+def running(server: Valkey | Kafka) -> Iterator[Valkey | Kafka]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

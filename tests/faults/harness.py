@@ -1,0 +1,111 @@
+"""Runs one scenario from start to verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.brokers import Kafka, Valkey
+from tests.faults.checker.judge import Violation
+from tests.faults.checker.record import write_record
+from tests.faults.measures import interruptions, summary
+from tests.faults.proxy import Proxy
+from tests.faults.run import Run
+from tests.faults.scenarios import STEP_MS, Scenario
+from tests.faults.stack import Stack, running_stack
+
+CLOCK = Path(__file__).parent / "clock"
+LEASES_S = {"redis": 1.0, "kafka": 1.5}
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run saw, for people."""
+
+    scenario: str
+    broker: str
+    seed: int
+    accepted: int
+    streams: int
+    told: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scenario} on {self.broker}, seed {self.seed}: {self.accepted} requests, {self.streams} "
+            f"streams, each ended once and was shown as its log says; {self.told}"
+        )
+
+
+async def run_scenario(
+    scenario: Scenario, server: Valkey | Kafka, folder: Path, seed: int, rounds: int = 1
+) -> Report:
+    """Raises AssertionError with all violations; the record and the log of the processes stay in `folder`."""
+    rng = random.Random(f"{seed} {scenario.name} {server.kind}")
+    prefix, lease_s = f"f{uuid.uuid4().hex[:10]}", LEASES_S[server.kind]
+    async with _proxy_for(scenario, server, rng) as proxy:
+        with _stack_for(scenario, server, proxy, folder, prefix, lease_s) as stack:
+            run = Run(
+                *(stack, server, prefix, rng, lease_s, STEP_MS / 1000, proxy, rounds),
+                breaks=scenario.breaks,
+            )
+            try:
+                await scenario.inject(run)
+                found = await run.verdict()
+                await asyncio.to_thread(stack.drain)
+                found = found or await run.verdict(patience_s=5)
+                write_record(run.record, folder / "record.json")
+            finally:
+                run.close()
+            assert not found, _tell(scenario, seed, found, stack, folder)
+            return _report(scenario, run, seed)
+
+
+@contextlib.asynccontextmanager
+async def _proxy_for(
+    scenario: Scenario, server: Valkey | Kafka, rng: random.Random
+) -> AsyncIterator[Proxy | None]:
+    if not scenario.proxied:
+        yield None
+        return
+    async with Proxy(server.address, rng, port=server.proxy_port) as proxy:
+        yield proxy
+
+
+def _stack_for(
+    scenario: Scenario,
+    server: Valkey | Kafka,
+    proxy: Proxy | None,
+    folder: Path,
+    prefix: str,
+    lease_s: float,
+) -> contextlib.AbstractContextManager[Stack]:
+    sim = ("--engine", "sim", "--sim-step-ms", str(STEP_MS))
+    first = ("--sim-first-token-ms", str(scenario.first_token_ms))
+    url = server.url if proxy is None else server.through(proxy.port)
+    clock = {"PYTHONPATH": str(CLOCK), "HEADRACE_TEST_CLOCK": str(folder / "clock")}
+    return running_stack(
+        folder,
+        *("--broker", url, "--prefix", prefix, *sim, *first, *scenario.options),
+        consumers=scenario.consumers,
+        lease_s=lease_s,
+        environment=clock if scenario.name == "clock_jumps" else {},
+    )
+
+
+def _tell(scenario: Scenario, seed: int, found: list[Violation], stack: Stack, folder: Path) -> str:
+    lines = [f"{scenario.name}, seed {seed}: {len(found)} violations; see {folder}/record.json"]
+    lines += map(str, found[:_MOST_SHOWN])
+    return "\n".join([*lines, "the processes said:", stack.log()[-4000:]])
+
+
+def _report(scenario: Scenario, run: Run, seed: int) -> Report:
+    transcripts = run.record.transcripts
+    found = interruptions(transcripts, run.stack.kills, run.step_s)
+    told = "; ".join([*run.notes, summary(found)])
+    return Report(scenario.name, run.server.kind, seed, len(run.record.accepted), len(transcripts), told)

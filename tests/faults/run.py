@@ -1,0 +1,175 @@
+"""One run: real processes under load, faults, and then the checker's verdict.
+
+stack up ──► load + faults ──► until all is settled ──► verdict ──► drain ──► verdict again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.broker.ids import new_request_id
+from headrace.broker.message import Lane
+from tests.faults.answers import expected_text
+from tests.faults.brokers import Kafka, Valkey
+from tests.faults.checker.check import check
+from tests.faults.checker.judge import Rule, Violation
+from tests.faults.checker.record import COMPLETE, Accepted, Rubbish, RunRecord, Shown
+from tests.faults.proxy import Proxy
+from tests.faults.raw import Raw, completion_line, publish, raw_publisher
+from tests.faults.readers import Ask, Reader
+from tests.faults.stack import Stack
+
+SETTLE_S = 60.0
+# What passes by itself while work is under way. Whatever else is found will not go away.
+_PASSING = {Rule.NO_END, Rule.NO_LINE, Rule.LEASE, Rule.WRONG_COUNT, Rule.LETTER, Rule.SHOWN, Rule.BROKEN}
+_LANES = tuple(Lane)
+
+
+@dataclass
+class Run:
+    """What a scenario works with. `step_s`: how long the engine takes for a token. `breaks`: the broker goes
+    away in it, so that a plain client's publish may stay without an answer."""
+
+    stack: Stack
+    server: Valkey | Kafka
+    prefix: str
+    rng: random.Random
+    lease_s: float
+    step_s: float
+    proxy: Proxy | None = None
+    rounds: int = 1
+    breaks: bool = False
+    record: RunRecord = field(default_factory=RunRecord)
+    readers: list[Reader] = field(default_factory=list)
+    more_gateways: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _raw: Raw | None = None
+    _made: int = 0
+
+    def gateways(self) -> Sequence[str]:
+        return [self.stack.grpc, *self.more_gateways]
+
+    # ----------------------------------------------------------------------------------------- load
+
+    @contextlib.asynccontextmanager
+    async def load(
+        self, streams: int = 8, tokens: tuple[int, int] = (60, 200), lines: bool = True
+    ) -> AsyncIterator[None]:
+        """Keeps so many answers streaming, and publishes lines by plain clients, while the block runs; leaves
+        it when all streams that were begun have ended."""
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(streams):
+                tasks.create_task(self._keep_reading(f"s{number}", tokens, over))
+            if lines:
+                tasks.create_task(self._keep_publishing(over))
+            try:
+                yield
+            finally:
+                over.set()
+
+    async def _keep_reading(self, name: str, tokens: tuple[int, int], over: asyncio.Event) -> None:
+        rng = random.Random(f"{self.rng.random()} {name}")
+        while not over.is_set():
+            await self.read(tokens=rng.randint(*tokens), lane=rng.choice(_LANES), own_id=rng.random() < 0.5)
+
+    async def _keep_publishing(self, over: asyncio.Event) -> None:
+        rng = random.Random(f"{self.rng.random()} lines")
+        while not over.is_set():
+            await self.publish(tokens=rng.randint(5, 60), named=rng.random() < 0.7)
+            await asyncio.sleep(rng.uniform(0.05, 0.4))
+
+    async def read(
+        self,
+        tokens: int = 60,
+        *,
+        lane: Lane = Lane.BATCH,
+        own_id: bool = False,
+        ends: tuple[str, ...] = COMPLETE,
+        deadline_s: float | None = None,
+        on_event: Callable[[Shown], None] | None = None,
+        patience_s: float = 0.0,
+    ) -> Reader:
+        """Asks through a gateway and watches the answer to its end. `patience_s`: of a slow reader, before
+        each event. `own_id`: an id of the client's, else one as our gateways make it."""
+        self._made += 1
+        prompt = f"Story {self._made} of {self.rng.getrandbits(32)}"
+        request_id = f"own-{self._made}" if own_id else new_request_id(lane, self.rng.randrange(4))
+        ask = Ask(request_id, prompt, tokens, self._made, lane, deadline_s)
+
+        async def hear(event: Shown) -> None:
+            if on_event is not None:
+                on_event(event)
+            if patience_s:
+                await asyncio.sleep(patience_s)
+
+        reader = Reader(ask, self.gateways, hear)
+        self.readers.append(reader)
+        answer = expected_text(prompt, tokens, self._made)
+        place = len(self.record.accepted)
+        self.record.accepted.append(Accepted(request_id, answer, ends, lane=lane, certain=False))
+        await reader.read()
+        self.record.accepted[place] = Accepted(request_id, answer, ends, lane=lane)
+        return reader
+
+    async def publish(
+        self,
+        tokens: int = 20,
+        *,
+        lane: Lane = Lane.BATCH,
+        named: bool = True,
+        ends: tuple[str, ...] = COMPLETE,
+        request_id: str | None = None,
+        **headers: str,
+    ) -> Accepted:
+        """A line from a client that knows nothing of us. One whose fate is unknown is sent again if it has a
+        name, which is what names are for."""
+        self._made += 1
+        number = self._made
+        custom_id = f"line-{number}"
+        body = completion_line(custom_id, custom_id, tokens, number)
+        name = request_id or (f"named-{number}" if named or self.breaks else None)
+        fields = {**headers, **({"request-id": name} if name else {})}
+        position = await publish(self.raw, lane, body, fields)
+        while position is None:
+            assert name, "the broker went away in a scenario where it should not"
+            await asyncio.sleep(0.1)
+            position = await publish(self.raw, lane, body, fields)
+        answer = expected_text(custom_id, tokens, number)
+        topic = headers.get("reply-to", "")
+        accepted = Accepted(name or position, answer, ends, custom_id, lane=lane, body=body, topic=topic)
+        self.record.accepted.append(accepted)
+        return accepted
+
+    async def publish_rubbish(self, body: bytes, headers: Mapping[str, str], lane: Lane = Lane.BATCH) -> None:
+        """Once, for sure: the checker wants as many letters as there were pieces."""
+        position = await publish(self.raw, lane, body, headers)
+        assert position is not None, "the broker went away in a scenario where it should not"
+        self.record.rubbish.append(Rubbish(body))
+
+    @property
+    def raw(self) -> Raw:
+        if self._raw is None:
+            self._raw = raw_publisher(self.server.kind, self.server.url, self.prefix)
+        return self._raw
+
+    # -------------------------------------------------------------------------------------- verdict
+
+    async def verdict(self, patience_s: float = SETTLE_S) -> list[Violation]:
+        """What the checker finds once everything has been settled, or cannot be any more."""
+        self.record.transcripts = [reader.transcript() for reader in self.readers if reader.shown]
+        end = time.monotonic() + patience_s
+        while True:
+            found = await asyncio.to_thread(check, self.record, self.server.url, self.prefix)
+            if not found or time.monotonic() > end or any(v.rule not in _PASSING for v in found):
+                return found
+            await asyncio.sleep(0.3)
+
+    def close(self) -> None:
+        if self._raw is not None:
+            self._raw.close()
