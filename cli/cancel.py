@@ -19,6 +19,7 @@ from headrace.producer.gateway.status import unknown
 def cancel(
     request_id: Annotated[str, typer.Argument(metavar="ID", help="As printed by `headrace publish`.")],
     broker: options.Broker = None,
+    broker_option: options.BrokerOptions = None,
     grpc: options.Grpc = None,
     prefix: options.Prefix = None,
     tenant: options.Tenant = DEFAULT_TENANT,
@@ -30,7 +31,7 @@ def cancel(
         options.refuse_tenant(tenant)
         run_async(_cancel_by_gateway(target, request_id))
     else:
-        url = options.broker_url(broker, environment)
+        url = options.broker_url(broker, broker_option, environment)
         ref = RequestRef(request_id, tenant)
         run_async(_cancel_by_broker(url, options.prefix(prefix, environment), ref))
 

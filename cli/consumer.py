@@ -21,6 +21,7 @@ from headrace.gpu_engine.config import EngineConfig
 def consumer(
     engine: EngineConfig,
     broker: options.Broker = None,
+    broker_option: options.BrokerOptions = None,
     prefix: options.Prefix = None,
     lane: Annotated[list[Lane] | None, typer.Option(help="Lane to serve; repeat it. Default: all.")] = None,
     lease: options.Lease = 30.0,
@@ -37,7 +38,7 @@ def consumer(
     check_place(ready_file)
     names = tuple(served_model_name or ()) or served_names(engine.model)
     settings = ConsumerSettings(
-        broker=options.broker_url(broker, environment),
+        broker=options.broker_url(broker, broker_option, environment),
         prefix=options.prefix(prefix, environment),
         lanes=tuple(lane or Lane),
         lease_ms=round(lease * 1000),

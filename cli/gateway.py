@@ -17,6 +17,7 @@ from headrace.producer.gateway.settings import GatewaySettings
 
 def gateway(
     broker: options.Broker = None,
+    broker_option: options.BrokerOptions = None,
     prefix: options.Prefix = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     grpc_port: options.Port = 50051,
@@ -28,7 +29,7 @@ def gateway(
     environment = read_environment()
     check_place(ready_file)
     settings = GatewaySettings(
-        broker=SecretStr(options.broker_url(broker, environment)),
+        broker=SecretStr(options.broker_url(broker, broker_option, environment)),
         prefix=options.prefix(prefix, environment),
         host=host,
         port=grpc_port,

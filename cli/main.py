@@ -18,8 +18,12 @@ from headrace.cli.errors import SENTENCE, ExitCode
 from headrace.cli.parent import die_with_parent
 from headrace.cli.settings import read_environment
 
-# In the order of the help. Each is a function of this name in the module `headrace.cli.<name>`.
-COMMANDS = ("run", "up", "demo", "publish", "watch", "cancel", "queue", "gateway", "consumer")
+# In the order of the help. Each is a function of this name in the module `headrace.cli.<name>`, or a group of
+# commands.
+COMMANDS = (
+    *("run", "up", "demo", "publish", "watch", "cancel", "queue", "consumers", "lane", "dlq", "gateway"),
+    "consumer",
+)
 DEBUG = "--debug"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -34,7 +38,11 @@ def build_app(asked: str | None = None) -> typer.Typer:
         callback=_common,
     )
     for name in (asked,) if asked in COMMANDS else COMMANDS:
-        app.command()(getattr(importlib.import_module(f"headrace.cli.{name}"), name))
+        command = getattr(importlib.import_module(f"headrace.cli.{name}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command()(command)
     return app
 
 

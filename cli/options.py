@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace.broker.names import POOL
+from headrace.cli.broker_options import parse_options, parse_variable, with_options
 from headrace.cli.errors import Mistake
 from headrace.cli.settings import Environment
 from headrace.producer.backoff import RetryPolicy
@@ -19,7 +22,16 @@ Broker = Annotated[
     typer.Option(
         "--broker",
         metavar="URL",
-        help="Address of the queue, redis:// or unix:// (or HEADRACE_BROKER).",
+        help="Address of the queue, redis://, unix:// or kafka:// (or HEADRACE_BROKER).",
+        show_default=False,
+    ),
+]
+BrokerOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--broker-option",
+        metavar="NAME=VALUE",
+        help="SASL, TLS and other options of the queue; repeat it (or HEADRACE_BROKER_OPTIONS).",
         show_default=False,
     ),
 ]
@@ -42,6 +54,17 @@ Prefix = Annotated[
         show_default=False,
     ),
 ]
+
+Pool = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        metavar="POOL",
+        help="Consumers that serve one set of models; default: those without a name (or HEADRACE_POOL).",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 Lease = Annotated[
     float,
@@ -70,13 +93,28 @@ ReadyFile = Annotated[
 ]
 
 
-def broker_url(option: str | None, environment: Environment) -> str:
-    """The broker that a command shall use; raises Mistake where none is named."""
-    if option is not None:
-        return option
-    if environment.broker is not None:
-        return environment.broker.get_secret_value()
-    raise Mistake("which broker? Pass --broker URL or set HEADRACE_BROKER; `headrace up` prints its own")
+def broker_url(option: str | None, given: Sequence[str] | None, environment: Environment) -> str:
+    """The broker that a command shall use, its options included; raises Mistake where none is named."""
+    if option is None and environment.broker is None:
+        raise Mistake("which broker? Pass --broker URL or set HEADRACE_BROKER; `headrace up` prints its own")
+    url = (
+        option if environment.broker is None or option is not None else environment.broker.get_secret_value()
+    )
+    return with_options(url or "", broker_options(given, environment))
+
+
+def broker_options(given: Sequence[str] | None, environment: Environment) -> dict[str, str]:
+    """Options of the broker; those of the command line win."""
+    inherited = parse_variable(environment.broker_options.get_secret_value())
+    return {**inherited, **parse_options(given or ())}
+
+
+def pool(option: str | None, environment: Environment) -> str:
+    """The pool that a command is about; raises Mistake for what is no name of a pool."""
+    name = environment.pool if option is None else option
+    if name and not POOL.fullmatch(name):
+        raise Mistake(f"{name[:80]!r} is no name of a pool; use 1 to 64 letters, digits, - and _")
+    return name
 
 
 def prefix(option: str | None, environment: Environment) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -25,8 +26,19 @@ from headrace.cli.settings import read_environment
 def publish(
     input_file: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="OpenAI batch lines.")],
     lane: Annotated[Lane, typer.Option(help="Service class of the requests.")] = Lane.BATCH,
+    pool: options.Pool = None,
     stream: Annotated[bool, typer.Option(help="Write tokens as they come, for `headrace watch`.")] = False,
+    reply_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC", help="Result topic, PREFIX.reply.…; with --stream tokens go there too."
+        ),
+    ] = None,
+    queue_timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Longest wait for the start of a request.")
+    ] = None,
     broker: options.Broker = None,
+    broker_option: options.BrokerOptions = None,
     prefix: options.Prefix = None,
 ) -> None:
     """Put the good lines of a file on the queue, and print their ids.
@@ -35,14 +47,22 @@ def publish(
     not run.
     """
     environment = read_environment()
-    url = options.broker_url(broker, environment)
-    run_async(_publish_file(input_file, lane, stream, url, options.prefix(prefix, environment)))
+    template = Message(
+        body=b"",
+        lane=lane,
+        pool=options.pool(pool, environment),
+        stream=stream,
+        reply_to=reply_to,
+        queue_timeout_ms=None if queue_timeout is None else round(queue_timeout * 1000),
+    )
+    url = options.broker_url(broker, broker_option, environment)
+    run_async(_publish_file(input_file, template, url, options.prefix(prefix, environment)))
 
 
-async def _publish_file(path: Path, lane: Lane, stream: bool, url: str, prefix: str) -> ExitCode:
+async def _publish_file(path: Path, template: Message, url: str, prefix: str) -> ExitCode:
     with _open_input(path) as file:
         async with connected(url, prefix) as broker:
-            return await _publish_lines(broker, path, file, lane, stream)
+            return await _publish_lines(broker, path, file, template)
 
 
 def _open_input(path: Path) -> BufferedReader:
@@ -59,12 +79,12 @@ def _open_input(path: Path) -> BufferedReader:
     return file
 
 
-async def _publish_lines(broker: Broker, path: Path, file: BinaryIO, lane: Lane, stream: bool) -> ExitCode:
+async def _publish_lines(broker: Broker, path: Path, file: BinaryIO, template: Message) -> ExitCode:
     published = refused = 0
     try:
         for group in grouped(LineReader(file)):
             messages = [
-                _message(line, lane, stream) for line in group if not isinstance(line.request, LineError)
+                _message(line, template, broker) for line in group if not isinstance(line.request, LineError)
             ]
             ids = [result.ref.request_id for result in await broker.publish(messages)] if messages else []
             published, refused = published + len(ids), refused + len(group) - len(ids)
@@ -76,8 +96,9 @@ async def _publish_lines(broker: Broker, path: Path, file: BinaryIO, lane: Lane,
     return ExitCode.SOME_FAILED if refused else ExitCode.OK
 
 
-def _message(line: Line, lane: Lane, stream: bool) -> Message:
-    return Message(body=line.raw, request_id=new_request_id(lane), lane=lane, stream=stream)
+def _message(line: Line, template: Message, broker: Broker) -> Message:
+    request_id = new_request_id(template.lane, broker.place(template.lane, template.pool))
+    return replace(template, body=line.raw, request_id=request_id)
 
 
 def _tell(group: Sequence[Line], request_ids: Sequence[str]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from headrace.broker.contract import QueueStats
+from headrace.broker.message import DEFAULT_POOL
 from headrace.cli import options
 from headrace.cli.errors import ExitCode
 from headrace.cli.running import connected, run_async
@@ -19,48 +20,67 @@ from headrace.cli.settings import read_environment
 
 def queue(
     broker: options.Broker = None,
+    broker_option: options.BrokerOptions = None,
     prefix: options.Prefix = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show what waits, who holds what, retries and dead letters."""
     environment = read_environment()
-    url = options.broker_url(broker, environment)
+    url = options.broker_url(broker, broker_option, environment)
     run_async(_show(url, options.prefix(prefix, environment), as_json))
 
 
 async def _show(url: str, prefix: str, as_json: bool) -> ExitCode:
     async with connected(url, prefix) as broker:
-        stats = await broker.stats()
+        pools = {pool: await broker.stats(pool) for pool in sorted(await broker.pools())}
     if as_json:
-        print(json.dumps(as_dict(stats)))
+        print(json.dumps(as_dict(pools)))
     else:
-        _print_tables(Console(), stats)
+        _print_tables(Console(), pools)
     return ExitCode.OK
 
 
-def as_dict(stats: QueueStats) -> dict[str, Any]:
-    """For scripts; ages in milliseconds."""
+def as_dict(pools: Mapping[str, QueueStats]) -> dict[str, Any]:
+    """For scripts; ages in milliseconds. The default pool stands at the top, the others under `pools`."""
+    named = {pool: _pool_dict(stats) for pool, stats in pools.items() if pool != DEFAULT_POOL}
+    stats = pools[DEFAULT_POOL]
+    return {**_pool_dict(stats), "dead_letters": stats.dead_letters, "pools": named}
+
+
+def _pool_dict(stats: QueueStats) -> dict[str, Any]:
     return {
         "lanes": {lane.value: asdict(each) for lane, each in stats.lanes.items()},
         "leases": [asdict(lease) for lease in stats.leases],
         "retrying": stats.retrying,
-        "dead_letters": stats.dead_letters,
     }
 
 
-def _print_tables(console: Console, stats: QueueStats) -> None:
-    lanes = Table("lane", "waiting", "oldest", "leased")
+def _print_tables(console: Console, pools: Mapping[str, QueueStats]) -> None:
+    for pool, stats in pools.items():
+        if pool != DEFAULT_POOL:
+            console.print(f"\npool {pool}")
+        console.print(_lanes(stats))
+        if stats.leases:
+            console.print(_leases(stats))
+    retrying = sum(stats.retrying for stats in pools.values())
+    console.print(f"retrying: {retrying}   dead letters: {pools[DEFAULT_POOL].dead_letters}")
+
+
+def _lanes(stats: QueueStats) -> Table:
+    table = Table("lane", "waiting", "oldest", "leased", "")
     for lane, each in stats.lanes.items():
-        lanes.add_row(
-            lane.value, str(each.waiting), age(each.oldest_ms) if each.waiting else "–", str(each.leased)
+        oldest = age(each.oldest_ms) if each.waiting else "–"
+        table.add_row(
+            lane.value, str(each.waiting), oldest, str(each.leased), "paused" if each.paused else ""
         )
-    console.print(lanes)
-    if stats.leases:
-        leases = Table("consumer", "lane", "held", "last sign of life")
-        for lease in stats.leases:
-            leases.add_row(lease.consumer, lease.lane.value, str(lease.held), f"{age(lease.idle_ms)} ago")
-        console.print(leases)
-    console.print(f"retrying: {stats.retrying}   dead letters: {stats.dead_letters}")
+    return table
+
+
+def _leases(stats: QueueStats) -> Table:
+    table = Table("consumer", "lane", "held", "last sign of life")
+    for lease in stats.leases:
+        table.add_row(lease.consumer, lease.lane.value, str(lease.held), f"{age(lease.idle_ms)} ago")
+    return table
 
 
 def age(ms: int) -> str:
@@ -70,4 +90,6 @@ def age(ms: int) -> str:
         return f"{ms / 1000:.1f} s"
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    if seconds < 86_400:
+        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    return f"{seconds // 86_400} d {seconds % 86_400 // 3600} h"

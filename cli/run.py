@@ -31,6 +31,7 @@ def run(
         str | None,
         typer.Option(metavar="URL", help="Use this queue and its consumers; else we start our own."),
     ] = None,
+    broker_option: options.BrokerOptions = None,
     prefix: options.Prefix = None,
     lane: Annotated[Lane, typer.Option(help="Service class of the requests.")] = Lane.BATCH,
     served_model_name: options.ServedModelNames = None,
@@ -40,10 +41,13 @@ def run(
     Exit status: 0 all lines answered, 1 some lines failed (their errors are in OUT), 2 could not run,
     130 interrupted.
     """
+    environment = read_environment()
     if broker is None:
         require_model(engine)
+    else:
+        broker = options.broker_url(broker, broker_option, environment)
     names = tuple(served_model_name or ())
-    prefix = options.prefix(prefix, read_environment())
+    prefix = options.prefix(prefix, environment)
     job = FileJob(input_file, output, engine, broker, prefix, lane, names)
     with FileRun.open(job.run_options) as files:
         run_async(_run(job, files))

@@ -11,30 +11,35 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.broker.connect import connect
+from headrace.broker.embedded.kafka import EmbeddedKafka, KafkaOptions
 from headrace.broker.embedded.valkey import EmbeddedValkey
+from headrace.cli.broker_options import with_options
 from headrace.cli.engine_options import engine_arguments
 from headrace.cli.processes import Child, Command, Patience
 from headrace.cli.settings import for_child
 from headrace.gpu_engine.config import EngineConfig
 
 POLL_S = 0.1
+EMBEDDED = ("redis", "kafka")  # the brokers that we can start ourselves
 
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """`broker` None: an embedded one, with its data in `data_dir`, on a unix socket or, with `broker_port`
-    (0: any free one), on that port of loopback. `grpc_port` None: no gateway; 0: any free port. `grace_s`
-    bounds each stage of a drain."""
+    """`broker`: `redis` or `kafka` for an embedded one, with its data in `data_dir`, or an address.
+    `broker_options` are added to that. `broker_port`: that of the embedded one on loopback (0: any free one;
+    None: a unix socket where it has one). `grpc_port` None: no gateway; 0: any free port. `grace_s` bounds
+    each stage of a drain. The arguments are passed to each consumer, or gateway, as they are."""
 
     data_dir: Path
     engine: EngineConfig
-    broker: str | None = None
+    broker: str = "redis"
+    broker_options: Mapping[str, str] = field(default_factory=dict)
     broker_port: int | None = None
     prefix: str = "headrace"
     consumers: int = 1
@@ -43,6 +48,23 @@ class StackOptions:
     served_model_names: tuple[str, ...] = ()
     grpc_port: int | None = None
     grace_s: float = 20.0
+    blobs: str | None = None
+    consumer_arguments: tuple[str, ...] = ()
+    gateway_arguments: tuple[str, ...] = ()
+
+
+class EmbeddedBroker(Protocol):
+    """A server that we start. `start` and `stop` block; started again it is where it was."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class Stack:
@@ -52,19 +74,18 @@ class Stack:
     def __init__(self, options: StackOptions, say: Callable[[str, str], None]) -> None:
         self._options = options
         self._say = say
-        self._embedded: EmbeddedValkey | None = None
+        self._embedded = embedded_broker(options)
         self._gateways: list[Child] = []
         self._consumers: list[Child] = []
         self._grpc: str | None = None
-        self.broker_url = options.broker or ""
+        self.broker_url = options.broker
 
     async def start(self) -> None:
         """Starts the broker, or checks that it answers (BrokerError where not), and the processes."""
-        if self._options.broker is None:
-            self._embedded = EmbeddedValkey(self._options.data_dir / "broker", port=self._options.broker_port)
+        if self._embedded is not None:
             await asyncio.to_thread(self._embedded.start)
             self.broker_url = self._embedded.url
-        broker = await connect(self.broker_url, prefix=self._options.prefix)
+        broker = await connect(self._whole_broker_url, prefix=self._options.prefix)
         await broker.close()
         self._gateways, self._consumers = self._make_gateways(), self._make_consumers()
         for child in self._children:
@@ -105,12 +126,17 @@ class Stack:
         """Stops everything in order."""
         for stage in (self._gateways, self._consumers):
             await asyncio.gather(*(child.stop(self._options.grace_s + 5) for child in stage))
-        self._stop_broker()
+        await self._stop_broker()
 
     async def kill(self) -> None:
         """Stops everything now; what was queued or running is found again at the next start."""
         await asyncio.gather(*(child.stop(0) for child in self._children))
-        self._stop_broker()
+        await self._stop_broker()
+
+    @property
+    def _whole_broker_url(self) -> str:
+        """With the options, which may hold a password: not to be shown."""
+        return with_options(self.broker_url, self._options.broker_options)
 
     @property
     def _children(self) -> list[Child]:
@@ -132,7 +158,8 @@ class Stack:
         # One port for all lives of the gateway: clients come back to it.
         port = self._options.grpc_port or free_port()
         self._grpc = f"127.0.0.1:{port}"
-        return [self._child("gateway", "gateway", "--grpc-port", str(port))]
+        arguments = ("--grpc-port", str(port), *self._options.gateway_arguments)
+        return [self._child("gateway", "gateway", *arguments)]
 
     def _make_consumers(self) -> list[Child]:
         engine = self._options.engine
@@ -140,7 +167,7 @@ class Stack:
             engine = engine.model_copy(update={"threads": threads_each(self._options.consumers)})
         names = [part for name in self._options.served_model_names for part in ("--served-model-name", name)]
         times = ("--lease", str(self._options.lease_s), "--log-retention", str(self._options.log_retention_s))
-        arguments = [*times, *names, *engine_arguments(engine)]
+        arguments = [*times, *names, *engine_arguments(engine), *self._options.consumer_arguments]
         numbers = range(1, self._options.consumers + 1)
         return [self._child("consumer", f"consumer-{number}", *arguments) for number in numbers]
 
@@ -150,7 +177,7 @@ class Stack:
         ready_file = run_dir / f"{name}.json"
         common = ("--prefix", self._options.prefix, "--grace", str(self._options.grace_s))
         argv = (sys.executable, "-m", "headrace.cli.main", kind, *common, "--ready-file", str(ready_file))
-        env = for_child(parent=os.getpid(), broker=self.broker_url)
+        env = for_child(parent=os.getpid(), broker=self._whole_broker_url, blobs=self._options.blobs)
         command = Command(name, kind, (*argv, *arguments), ready_file, env)
         return Child(command, self._say, Patience())
 
@@ -162,10 +189,20 @@ class Stack:
                 self._say("broker", "died; starting it again")
                 await asyncio.to_thread(self._embedded.start)
 
-    def _stop_broker(self) -> None:
-        if self._embedded is not None:
-            self._embedded.stop()
-            self._embedded = None
+    async def _stop_broker(self) -> None:
+        embedded, self._embedded = self._embedded, None
+        if embedded is not None:
+            await asyncio.to_thread(embedded.stop)
+
+
+def embedded_broker(options: StackOptions) -> EmbeddedBroker | None:
+    """The broker that comes with the stack; None where it has an address of its own."""
+    match options.broker:
+        case "redis":
+            return EmbeddedValkey(options.data_dir / "broker", port=options.broker_port)
+        case "kafka":
+            return EmbeddedKafka(options.data_dir / "kafka", KafkaOptions(port=options.broker_port or 0))
+    return None
 
 
 def free_port() -> int:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headrace.cli import options
+from headrace.cli.broker_options import parse_options
 from headrace.cli.engine_options import takes_engine
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.ready_file import check_place, remove_ready, write_ready
 from headrace.cli.running import run_async, stop_signals
-from headrace.cli.settings import read_environment
-from headrace.cli.stack import Stack, StackOptions
+from headrace.cli.settings import Environment, read_environment
+from headrace.cli.stack import EMBEDDED, Stack, StackOptions
 from headrace.gpu_engine.config import EngineConfig
 
 
@@ -27,8 +29,10 @@ def up(
     lease: options.Lease = 30.0,
     grpc_port: options.Port = 50051,
     broker: Annotated[
-        str | None, typer.Option(metavar="URL", help="Use this queue; else we start our own.")
-    ] = None,
+        str,
+        typer.Option(metavar="redis|kafka|URL", help="Start a queue of this kind, or use the one at URL."),
+    ] = "redis",
+    broker_option: options.BrokerOptions = None,
     broker_port: Annotated[
         int, typer.Option(metavar="PORT", min=0, max=65535, help="Port of our own queue; 0: any free one.")
     ] = 0,
@@ -42,14 +46,16 @@ def up(
     ready_file: options.ReadyFile = None,
 ) -> None:
     """Run broker, consumers and gateway on this machine until Ctrl-C."""
+    environment = read_environment()
     require_model(engine)
     check_place(ready_file)
     stack = StackOptions(
         data_dir=data_dir,
         engine=engine,
         broker=broker,
+        broker_options=_broker_options(broker, broker_option, environment),
         broker_port=broker_port,
-        prefix=options.prefix(prefix, read_environment()),
+        prefix=options.prefix(prefix, environment),
         consumers=consumers,
         lease_s=lease,
         log_retention_s=log_retention,
@@ -58,6 +64,13 @@ def up(
         grace_s=grace,
     )
     run_async(_up(Stack(stack, _say), ready_file))
+
+
+def _broker_options(broker: str, given: Sequence[str] | None, environment: Environment) -> Mapping[str, str]:
+    """Those of the environment are meant for a broker that runs somewhere, not for one of our own."""
+    if broker in EMBEDDED:
+        return parse_options(given or ())
+    return options.broker_options(given, environment)
 
 
 def require_model(engine: EngineConfig) -> None:

@@ -23,6 +23,7 @@ from headrace.v1 import inference_pb2 as pb
 def watch(
     request_id: Annotated[str, typer.Argument(metavar="ID", help="As printed by `headrace publish`.")],
     broker: options.Broker = None,
+    broker_option: options.BrokerOptions = None,
     grpc: options.Grpc = None,
     prefix: options.Prefix = None,
     tenant: options.Tenant = DEFAULT_TENANT,
@@ -34,7 +35,7 @@ def watch(
         options.refuse_tenant(tenant)
         events = events_from_gateway(target, request_id)
     else:
-        url = options.broker_url(broker, environment)
+        url = options.broker_url(broker, broker_option, environment)
         ref = RequestRef(request_id, tenant)
         events = events_from_broker(url, options.prefix(prefix, environment), ref)
     run_async(_print(events))
