@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from headrace.broker.ids import new_request_id
 from headrace.broker.lines.protobuf import from_message
 from headrace.broker.lines.request import LineError
 from headrace.broker.message import PROTOBUF, Lane, Message
@@ -14,6 +13,7 @@ from headrace.v1 import inference_pb2 as pb
 
 # No "/": ids with one are positions, which the broker gives to requests that came without an id.
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:@+=~-]{1,200}")
+LONGEST_DURATION_S = 315_576_000_000  # of google.protobuf.Duration
 TRACE_HEADERS = frozenset({"traceparent", "tracestate"})
 
 _LANES = {
@@ -33,11 +33,11 @@ def to_message(
     rpc_seconds_left: float | None = None,
     metadata: Iterable[tuple[str, str | bytes]] = (),
 ) -> Message | Refusal:
-    """The message to publish, with an id of our making when the request has none.
+    """The message to publish, but for its pool, and for its id when the request has none (see `intake`).
 
     Its deadline is the earlier one of the request's own and the call's (`rpc_seconds_left`). The body is
-    the canonical content: what the message's headers carry (id, lane, deadline) is cleared, so that the
-    same content has the same bytes however it was sent.
+    the canonical content: what the message's headers carry (id, lane, times) is cleared, so that the same
+    content has the same bytes however it was sent.
     """
     if request.lane != pb.LANE_UNSPECIFIED and request.lane not in _LANES:
         return invalid(f"lane {request.lane} is not known; use a value of the enum Lane", "request.lane")
@@ -53,18 +53,22 @@ def to_message(
         )
     if deadline_ms is not None and deadline_ms <= now_ms:
         return too_late()
+    try:
+        timeout_ms = queue_timeout_ms(request)
+    except ValueError:
+        return invalid("queue_timeout must be a time above zero", "request.queue_timeout")
     content = canonical(request)
     parsed = from_message(content)
     if isinstance(parsed, LineError):
         return invalid(parsed.message, parsed.param, parsed.code.upper())
-    lane = _LANES.get(request.lane, default_lane)
     return Message(
         body=content.SerializeToString(deterministic=True),
-        request_id=request.request_id or new_request_id(lane, now_ms=now_ms),
-        lane=lane,
+        request_id=request.request_id or None,
+        lane=_LANES.get(request.lane, default_lane),
         content_type=PROTOBUF,
         deadline_ms=deadline_ms,
         stream=stream,
+        queue_timeout_ms=timeout_ms,
         headers={key: value for key, value in metadata if key in TRACE_HEADERS and isinstance(value, str)},
     )
 
@@ -73,7 +77,7 @@ def canonical(request: pb.InferenceRequest) -> pb.InferenceRequest:
     """What is asked, without how it travels."""
     content = pb.InferenceRequest()
     content.CopyFrom(request)
-    for routed in ("request_id", "lane", "deadline"):
+    for routed in ("request_id", "lane", "deadline", "queue_timeout"):
         content.ClearField(routed)
     return content
 
@@ -89,3 +93,14 @@ def earliest_deadline(
     if rpc_seconds_left is not None:
         deadlines.append(now_ms + int(rpc_seconds_left * 1000))
     return min(deadlines, default=None)
+
+
+def queue_timeout_ms(request: pb.InferenceRequest) -> int | None:
+    """Milliseconds, rounded up; None where there is none. ValueError for none that makes sense."""
+    if not request.HasField("queue_timeout"):
+        return None
+    seconds, nanos = request.queue_timeout.seconds, request.queue_timeout.nanos
+    nanoseconds = seconds * 10**9 + nanos
+    if not (nanoseconds > 0 and 0 <= nanos < 10**9 and seconds <= LONGEST_DURATION_S):
+        raise ValueError("not above zero, or outside the range of its type")
+    return int(-(-nanoseconds // 10**6))

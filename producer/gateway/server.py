@@ -12,10 +12,15 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from headrace.broker.blobs import BlobStore
 from headrace.broker.contract import Broker
 from headrace.producer.gateway.address import address, obstacle
 from headrace.producer.gateway.decoding import RefuseUndecodable
 from headrace.producer.gateway.health import SERVICE, HealthMonitor
+from headrace.producer.gateway.in_flight import InFlight
+from headrace.producer.gateway.intake import Intake
+from headrace.producer.gateway.lane_depth import LaneDepths
+from headrace.producer.gateway.routes import Routes
 from headrace.producer.gateway.servicer import InferenceServicer
 from headrace.producer.gateway.settings import GatewaySettings
 from headrace.v1 import inference_pb2_grpc
@@ -26,11 +31,11 @@ class GatewayError(Exception):
 
 
 class Gateway:
-    """A gRPC server over a broker that the caller owns."""
+    """A gRPC server over a broker that the caller owns. Raises BlobError for a blob store that cannot be."""
 
     def __init__(self, broker: Broker, settings: GatewaySettings) -> None:
         self._settings = settings
-        self._servicer = InferenceServicer(broker)
+        self._servicer = InferenceServicer(broker, _intake(broker, settings), InFlight(settings.limits))
         self._health = HealthMonitor(broker, settings.health_interval_s)
         self._probing: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(
@@ -67,3 +72,10 @@ class Gateway:
             await self._servicer.close_streams()
         await stopping
         await self._servicer.close_streams()
+
+
+def _intake(broker: Broker, settings: GatewaySettings) -> Intake:
+    blobs = None
+    if settings.blobs is not None:
+        blobs = BlobStore(settings.blobs, threshold=settings.blob_threshold, limit=settings.blob_limit)
+    return Intake(broker, Routes(broker, settings.pool), LaneDepths(broker, settings.queue), blobs)

@@ -9,11 +9,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TypeAlias
 
-from headrace.broker.contract import Broker, CancelResult, Conflict, Published
+from headrace.broker.contract import Broker, CancelResult, Published
 from headrace.broker.errors import BrokerError
 from headrace.broker.events import Logged
 from headrace.broker.message import Lane, Message, RequestRef
 from headrace.producer.gateway import status
+from headrace.producer.gateway.in_flight import InFlight
+from headrace.producer.gateway.intake import Intake
+from headrace.producer.gateway.limits import estimated_tokens
 from headrace.producer.gateway.requests import to_message
 from headrace.producer.gateway.status import Context, Refusal
 from headrace.producer.gateway.stream import StreamView, stream_events
@@ -36,8 +39,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     """Answers calls until `close_streams`. A slow reader stops its own stream only: the write waits for
     it, and the broker's bounded buffers behind it fall back to re-reading the log."""
 
-    def __init__(self, broker: Broker, now_ms: Callable[[], int] = unix_ms) -> None:
+    def __init__(
+        self, broker: Broker, intake: Intake, in_flight: InFlight, now_ms: Callable[[], int] = unix_ms
+    ) -> None:
         self._broker = broker
+        self._intake = intake
+        self._in_flight = in_flight
         self._now_ms = now_ms
         self._closing = asyncio.Event()
         self._cleanups: set[asyncio.Task[None]] = set()
@@ -60,15 +67,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         )
         if isinstance(message, Refusal):
             await status.abort(context, message)
-        # A task of its own: a reader that leaves meanwhile must not leave a request behind unnoticed.
-        publishing = asyncio.ensure_future(self._publish(message))
-        orderly = False
+        tokens = estimated_tokens(request.request)
+        if full := self._in_flight.enter(tokens):
+            await status.abort(context, full)
         try:
-            refusal = await self._generate(publishing, context)
-            orderly = True
+            refusal = await self._generate(request, message, context)
         finally:
-            if not orderly and self._cancels_on_disconnect(request, message):
-                self._in_background(self._cancel_published(publishing))
+            self._in_flight.leave(tokens)
         if refusal is not None:
             await status.abort(context, refusal)
 
@@ -79,7 +84,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             now_ms=self._now_ms(),
             metadata=context.invocation_metadata() or (),
         )
-        published = message if isinstance(message, Refusal) else await self._publish(message)
+        if isinstance(message, Refusal):
+            await status.abort(context, message)
+        published = await self._intake.publish(message, request.request.model)
         if isinstance(published, Refusal):
             await status.abort(context, published)
         return pb.SubmitResponse(request_id=published.ref.request_id, duplicate=published.duplicate)
@@ -113,20 +120,23 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             await status.abort(context, status.unknown(request.request_id))
         return pb.CancelResponse(cancelled=result is CancelResult.MARKED)
 
-    # ------------------------------------------------------------------------------------- publishing
-
-    async def _publish(self, message: Message) -> Published | Refusal:
-        try:
-            [result] = await self._broker.publish([message])
-        except BrokerError as error:
-            return status.from_broker(error)
-        if isinstance(result, Conflict):
-            return status.taken(result.ref.request_id)
-        return result
-
     # -------------------------------------------------------------------------------------- streaming
 
     async def _generate(
+        self, request: pb.GenerateRequest, message: Message, context: Context
+    ) -> Refusal | None:
+        # A task of its own: a reader that leaves meanwhile must not leave a request behind unnoticed.
+        publishing = asyncio.ensure_future(self._intake.publish(message, request.request.model))
+        orderly = False
+        try:
+            refusal = await self._stream_published(publishing, context)
+            orderly = True
+            return refusal
+        finally:
+            if not orderly and self._cancels_on_disconnect(request, message):
+                self._in_background(self._cancel_published(publishing))
+
+    async def _stream_published(
         self, publishing: asyncio.Future[Published | Refusal], context: Context
     ) -> Refusal | None:
         published = await asyncio.shield(publishing)

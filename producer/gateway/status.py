@@ -6,7 +6,8 @@ that machines can read, `BadRequest` with the offending field, and `RetryInfo` w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import grpc.aio
@@ -14,6 +15,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message as Proto
 from google.rpc import error_details_pb2, status_pb2
 
+from headrace.broker.blobs import BlobRefused, BlobUnreachable
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable, UnknownCursor
 from headrace.broker.lines.refused import shown
 
@@ -24,13 +26,15 @@ DETAILS_TRAILER = "grpc-status-details-bin"
 RETRY_AFTER_MS = 1000
 # Whole ids of the usual lengths. Status and details travel in trailers, of which clients take a few KiB.
 LONGEST_SHOWN = 220
+MOST_MODELS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a call is not answered: status code, a sentence, and the machine-readable reason.
 
-    `param` names the offending field of the request. `retry_after_ms` asks the caller to come back.
+    `param` names the offending field of the request. `retry_after_ms` asks the caller to come back. `facts`
+    go with the reason, for machines.
     """
 
     code: grpc.StatusCode
@@ -38,6 +42,7 @@ class Refusal:
     reason: str
     param: str | None = None
     retry_after_ms: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def invalid(message: str, param: str | None = None, reason: str = "INVALID_REQUEST") -> Refusal:
@@ -56,6 +61,19 @@ def taken(request_id: str) -> Refusal:
 def unknown(request_id: str) -> Refusal:
     message = f"no request with the id {_shown(request_id)} is known; was it submitted to this broker?"
     return Refusal(grpc.StatusCode.NOT_FOUND, message, "REQUEST_UNKNOWN", "request_id")
+
+
+def not_served(model: str, served: Sequence[str]) -> Refusal:
+    names = ", ".join(repr(shown(name, LONGEST_SHOWN // 4)) for name in served[:MOST_MODELS_SHOWN])
+    more = f" and {len(served) - MOST_MODELS_SHOWN} more" if len(served) > MOST_MODELS_SHOWN else ""
+    message = f"the model {_shown(model)} is not served here; served: {names}{more}"
+    return Refusal(grpc.StatusCode.NOT_FOUND, message, "MODEL_NOT_FOUND", "request.model")
+
+
+def exhausted(message: str, reason: str, retry_after_ms: int, facts: Mapping[str, str]) -> Refusal:
+    """No room now; there will be."""
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    return Refusal(code, message, reason, retry_after_ms=retry_after_ms, facts=facts)
 
 
 def too_late() -> Refusal:
@@ -77,6 +95,11 @@ def from_broker(error: BrokerError) -> Refusal:
     """The most specific row that fits."""
     sentence = str(error)
     match error:
+        case BlobRefused():
+            return invalid(sentence, "request", "BODY_REFUSED")
+        case BlobUnreachable():
+            code = grpc.StatusCode.UNAVAILABLE
+            return Refusal(code, sentence, "BLOBS_UNAVAILABLE", retry_after_ms=RETRY_AFTER_MS)
         case BrokerUnavailable():
             code = grpc.StatusCode.UNAVAILABLE
             return Refusal(code, sentence, "BROKER_UNAVAILABLE", retry_after_ms=RETRY_AFTER_MS)
@@ -89,7 +112,8 @@ def from_broker(error: BrokerError) -> Refusal:
 
 def rich_status(refusal: Refusal) -> status_pb2.Status:
     """The refusal as `google.rpc.Status`."""
-    parts: list[Proto] = [error_details_pb2.ErrorInfo(domain=DOMAIN, reason=refusal.reason)]
+    info = error_details_pb2.ErrorInfo(domain=DOMAIN, reason=refusal.reason, metadata=refusal.facts)
+    parts: list[Proto] = [info]
     if refusal.param is not None:
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=refusal.param, description=refusal.message

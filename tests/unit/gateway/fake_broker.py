@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from headrace.broker.contract import (
     CancelResult,
     Conflict,
+    ConsumerEntry,
     ConsumerSession,
     DeadLettered,
+    LaneStats,
     Published,
     PublishResult,
     QueueStats,
@@ -19,7 +22,7 @@ from headrace.broker.contract import (
 )
 from headrace.broker.errors import BrokerUnavailable, UnknownCursor
 from headrace.broker.events import Event, Failed, Finished, Logged
-from headrace.broker.message import Lane, Message, RequestRef
+from headrace.broker.message import DEFAULT_POOL, Lane, Message, RequestRef
 
 
 @dataclass
@@ -32,7 +35,8 @@ class Log:
 
 
 class FakeBroker:
-    """`away` makes every call fail; `publish_gate` holds publishes until it is set."""
+    """`away` makes every call fail; `publish_gate` holds publishes until it is set. `waiting`: depth of the
+    lanes by pool; `registered`: the consumers that there are; `places`: who asked for a place."""
 
     def __init__(self) -> None:
         self.away = False
@@ -44,6 +48,10 @@ class FakeBroker:
         self.publish_gate.set()
         self.publish_seen = asyncio.Event()
         self.reads = 0
+        self.waiting: dict[str, dict[Lane, int]] = {}
+        self.registered: list[ConsumerEntry] = []
+        self.places: list[tuple[Lane, str]] = []
+        self.asked: Counter[str] = Counter()
 
     # ------------------------------------------------------------------------------- what tests do
 
@@ -118,10 +126,42 @@ class FakeBroker:
     async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
         raise NotImplementedError
 
-    async def stats(self) -> QueueStats:
+    def place(self, lane: Lane, pool: str = DEFAULT_POOL) -> int:
+        self.places.append((lane, pool))
+        return 5
+
+    async def stats(self, pool: str = DEFAULT_POOL) -> QueueStats:
+        self._check()
+        self.asked["stats"] += 1
+        depths = self.waiting.get(pool, {})
+        return QueueStats({lane: LaneStats(depths.get(lane, 0), 0, 0) for lane in Lane}, [], 0, 0)
+
+    async def consumers(self) -> list[ConsumerEntry]:
+        self._check()
+        self.asked["consumers"] += 1
+        return self.registered
+
+    async def consume(
+        self, lanes: Sequence[Lane], lease_ms: int, *, pool: str = DEFAULT_POOL
+    ) -> ConsumerSession:
         raise NotImplementedError
 
-    async def consume(self, lanes: Sequence[Lane], lease_ms: int) -> ConsumerSession:
+    async def dead_letter(self, position: str) -> DeadLettered | None:
+        raise NotImplementedError
+
+    async def replay(self, position: str) -> RequestRef | None:
+        raise NotImplementedError
+
+    async def discard(self, positions: Sequence[str]) -> int:
+        raise NotImplementedError
+
+    async def pools(self) -> list[str]:
+        raise NotImplementedError
+
+    async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
+        raise NotImplementedError
+
+    async def resume(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:

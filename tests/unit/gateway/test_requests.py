@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from headrace.broker.ids import read_request_id
 from headrace.broker.message import PROTOBUF, Lane, Message
 from headrace.producer.gateway.requests import to_message
 from headrace.producer.gateway.status import Refusal
@@ -56,12 +56,10 @@ def refused(request: pb.InferenceRequest) -> Refusal:
     return refusal
 
 
-def test_a_request_without_an_id_gets_one_that_carries_its_lane() -> None:
-    message = accepted(chat(lane=pb.LANE_BATCH))
-    place = read_request_id(message.request_id or "")
-    assert place is not None
-    assert place.lane is Lane.BATCH
-    assert message.lane is Lane.BATCH
+def test_a_request_keeps_its_lane_and_its_id_and_may_come_without() -> None:
+    message = accepted(chat(lane=pb.LANE_BATCH, request_id="mine"))
+    assert (message.lane, message.request_id) == (Lane.BATCH, "mine")
+    assert accepted(chat()).request_id is None
     assert message.content_type == PROTOBUF
 
 
@@ -69,8 +67,15 @@ def test_the_default_lane_applies_where_none_is_named() -> None:
     assert accepted(chat()).lane is Lane.STANDARD
 
 
-def test_the_same_content_has_the_same_hash_whatever_its_id_lane_and_deadline() -> None:
-    first = accepted(chat(request_id="a", lane=pb.LANE_BATCH, deadline=at(NOW + 5000)))
+def test_the_same_content_has_the_same_hash_whatever_its_id_lane_and_times() -> None:
+    first = accepted(
+        chat(
+            request_id="a",
+            lane=pb.LANE_BATCH,
+            deadline=at(NOW + 5000),
+            queue_timeout=Duration(seconds=3),
+        )
+    )
     second = accepted(chat(request_id="b"))
     other = accepted(chat("Bye", request_id="a"))
     assert first.body_hash == second.body_hash
@@ -104,6 +109,18 @@ def test_a_deadline_outside_the_calendar_is_refused_as_such(seconds: int, nanos:
     refusal = refused(chat(deadline=Timestamp(seconds=seconds, nanos=nanos)))
     assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
     assert refusal.param == "request.deadline"
+
+
+@pytest.mark.parametrize(("seconds", "nanos", "ms"), [(3, 0, 3000), (0, 1_500_000, 2), (0, 1_000, 1)])
+def test_a_queue_timeout_travels_in_whole_milliseconds(seconds: int, nanos: int, ms: int) -> None:
+    assert accepted(chat(queue_timeout=Duration(seconds=seconds, nanos=nanos))).queue_timeout_ms == ms
+    assert accepted(chat()).queue_timeout_ms is None
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(0, 0), (-1, 0), (0, -1), (2**60, 0), (1, 2**30)])
+def test_a_queue_timeout_that_makes_no_sense_is_refused_as_such(seconds: int, nanos: int) -> None:
+    refusal = refused(chat(queue_timeout=Duration(seconds=seconds, nanos=nanos)))
+    assert (refusal.code, refusal.param) == (grpc.StatusCode.INVALID_ARGUMENT, "request.queue_timeout")
 
 
 @pytest.mark.parametrize("request_id", ["a b", "queue/1-0", "x" * 201, "é", "a\n"])

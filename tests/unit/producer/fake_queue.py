@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from headrace.broker.contract import (
     CancelResult,
     Conflict,
+    ConsumerEntry,
     ConsumerSession,
     DeadLettered,
     Published,
@@ -25,7 +26,7 @@ from headrace.broker.events import Failed, Finished, Logged, Usage
 from headrace.broker.lines.output import failure_line, result_id, success_line
 from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.request import ParsedRequest
-from headrace.broker.message import Lane, Message, RequestRef
+from headrace.broker.message import DEFAULT_POOL, Lane, Message, RequestRef
 
 USAGE = Usage(prompt_tokens=3, completion_tokens=2)
 
@@ -173,10 +174,36 @@ class FakeQueue:
     async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
         raise NotImplementedError
 
-    async def stats(self) -> QueueStats:
+    def place(self, lane: Lane, pool: str = DEFAULT_POOL) -> int:
+        return 0
+
+    async def stats(self, pool: str = DEFAULT_POOL) -> QueueStats:
         raise NotImplementedError
 
-    async def consume(self, lanes: Sequence[Lane], lease_ms: int) -> ConsumerSession:
+    async def consumers(self) -> list[ConsumerEntry]:
+        raise NotImplementedError
+
+    async def consume(
+        self, lanes: Sequence[Lane], lease_ms: int, *, pool: str = DEFAULT_POOL
+    ) -> ConsumerSession:
+        raise NotImplementedError
+
+    async def dead_letter(self, position: str) -> DeadLettered | None:
+        raise NotImplementedError
+
+    async def replay(self, position: str) -> RequestRef | None:
+        raise NotImplementedError
+
+    async def discard(self, positions: Sequence[str]) -> int:
+        raise NotImplementedError
+
+    async def pools(self) -> list[str]:
+        raise NotImplementedError
+
+    async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
+        raise NotImplementedError
+
+    async def resume(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
