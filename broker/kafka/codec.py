@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from headrace.broker.errors import BrokerError, ReplyNotAllowed
@@ -50,6 +50,9 @@ class Record:
     key: bytes | None = None
     headers: list[tuple[str, bytes]] = field(default_factory=list)
     partition: int | None = None
+
+    def at(self, partition: int) -> Record:
+        return replace(self, partition=partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +187,20 @@ def readable_headers(headers: Headers) -> dict[str, str]:
     return {name: (value or b"").decode(errors="replace") for name, value in headers}
 
 
+def sent_headers(headers: Headers) -> list[tuple[str, bytes]]:
+    """The headers that a buried message was published with."""
+    return _without(headers, (REASON, ORIGIN, POSITION, PUBLISHED, DUE))
+
+
 def own_headers(headers: Headers) -> dict[str, str]:
-    """The headers that a buried message came with."""
-    kept = _without(headers, (REASON, ORIGIN, POSITION, PUBLISHED, DUE))
-    return readable_headers(kept)
+    """The same, for people."""
+    return readable_headers(sent_headers(headers))
+
+
+def size_of(record: Record) -> int:
+    """Bytes that a record takes in its topic, about."""
+    headers = sum(len(name.encode()) + len(value) + 10 for name, value in record.headers)
+    return len(record.value or b"") + len(record.key or b"") + headers + 100
 
 
 # -------------------------------------------------------------------------------------------- headers

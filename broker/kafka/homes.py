@@ -65,6 +65,12 @@ class Homes:
     def remembered(self, ref: RequestRef) -> Home | None:
         return self._known.get(ref)
 
+    def published(self, ref: RequestRef, home: Home) -> None:
+        """It was published through this connection. A copy of an earlier request changes nothing: its log
+        goes on where it lies."""
+        if ref not in self._known:
+            self.remember(ref, home)
+
     def ended(self, ref: RequestRef, home: Home) -> None:
         """Its terminal record was seen."""
         self.remember(ref, replace(home, ended=True))

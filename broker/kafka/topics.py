@@ -16,6 +16,7 @@ refused, since it would lose what was accepted.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ from headrace.broker.message import DEFAULT_POOL, Lane
 from headrace.broker.names import POOL, Names
 
 _READY_S = 15.0
+_LISTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Topics:
         self._lanes: dict[tuple[Lane, str], LaneTopics] = {}
         self._plain: set[str] = set()
         self._lock = asyncio.Lock()
+        self._listed: dict[str, int] = {}
+        self._listed_until = 0.0
         self.replication = 0
 
     # --------------------------------------------------------------------------------------------- lanes
@@ -87,7 +91,7 @@ class Topics:
 
     async def existing(self, pools: Iterable[str] | None = None) -> list[LaneTopics]:
         """All lanes that have topics, of all pools or of these."""
-        there = await self._there()
+        there = await self._there_lately()
         found = [place for name in there if (place := lane_of(self._names, name)) is not None]
         wanted = None if pools is None else set(pools)
         return [
@@ -125,6 +129,12 @@ class Topics:
         async with self._lock:
             await self._make(plans)
             self._plain.update(plan.name for plan in plans)
+
+    async def weaknesses(self) -> list[str]:
+        """What this cluster promises less than it could."""
+        if await self._copies() < 3:
+            return ["each topic has fewer than three replicas: a lost disk loses what was accepted"]
+        return []
 
     # -------------------------------------------------------------------------------------------- making
 
@@ -235,6 +245,13 @@ class Topics:
                         f"{name}={stands} and needs {name}={value}; change it (kafka-configs --alter), "
                         "or choose another prefix"
                     )
+
+    async def _there_lately(self) -> dict[str, int]:
+        """The same, as it was moments ago. What this connection made since is known all the same."""
+        if time.monotonic() >= self._listed_until:
+            self._listed, self._listed_until = await self._there(), time.monotonic() + _LISTED_S
+        made = {topics.requests: topics.partitions for topics in self._lanes.values()}
+        return {**self._listed, **made}
 
     async def _there(self) -> dict[str, int]:
         """Our topics that exist, with their numbers of partitions."""
