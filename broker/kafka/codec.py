@@ -27,12 +27,15 @@ _OURS = frozenset(
 CLAIM, CLAIM_HASH, CLAIM_SIZE = "headrace-claim", "headrace-claim-hash", "headrace-claim-size"
 # Added when a delivery is forwarded (delay topic, other pool): where and when it was first published.
 POSITION, PUBLISHED = "headrace-position", "headrace-published"
+MOVES = "headrace-moves"  # how often it went to another pool
 # Added on its way through a delay topic only.
 DUE, REASON = "headrace-due", "headrace-reason"
 # Added to dead letters, which also bear REASON: the place of the record that was buried.
 ORIGIN = "headrace-origin"
 KIND = "headrace-kind"  # on lines of a reply topic that are chunks of an answer
-_INTERNAL = frozenset({KIND, CLAIM, CLAIM_HASH, CLAIM_SIZE, POSITION, PUBLISHED, DUE, REASON, ORIGIN})
+_INTERNAL = frozenset(
+    {KIND, CLAIM, CLAIM_HASH, CLAIM_SIZE, POSITION, PUBLISHED, MOVES, DUE, REASON, ORIGIN}
+)
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
