@@ -1,0 +1,1 @@
+"""The parts of `benchmarks/queue.py`: one file a measurement, and what they share."""

@@ -1,0 +1,97 @@
+"""Processes seen through `/proc`: their CPU time, their memory, and a stop that holds them where they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MIB = 1 << 20
+
+
+def family(pid: int) -> list[int]:
+    """The process and all that it started, oldest first."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            found += map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+    return found
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time so far; a process that is gone counts nothing."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+    return total / _TICKS
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of one process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / _MIB
+
+
+@contextlib.contextmanager
+def held(pids: Sequence[int]) -> Iterator[None]:
+    """Stops the processes where they are; they go on at the end of the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def running(
+    argv: Sequence[str | Path], log: Path, *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process whose output goes to `log`; SIGTERM at the end, SIGKILL to its whole family where that is
+    not enough. Its stdin and stdout are pipes for whoever talks to it."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            cwd=cwd,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+    try:
+        yield process
+    finally:
+        members = family(process.pid)
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pid in members[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(true: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
+    """Polls; TimeoutError names what did not happen."""
+    end = time.monotonic() + limit_s
+    while not true():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what} within {limit_s:.0f} s")
+        time.sleep(0.02)
+
+
+def last_words(log: Path, length: int = 300) -> str:
+    """The end of what a process said, on one line."""
+    return " ".join(log.read_text(errors="replace").split())[-length:]
