@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.broker.events import Finished
-from headrace.consumer.inflight import Exit, InFlight
+from headrace.consumer.endings import Exit
+from headrace.consumer.inflight import InFlight
 
 
 @dataclass(slots=True)
@@ -14,6 +15,7 @@ class Counters:
 
     `resumed`: begun with tokens of an earlier owner, whatever became of them.
     `released`: handed back, at once or for later.
+    `passed_on`: handed to another pool.
     `silent`: acknowledged without a terminal record of ours (twins, and requests that had ended).
     `fenced`: somebody else owned the request in the end.
     """
@@ -25,6 +27,7 @@ class Counters:
     silent: int = 0
     dead_lettered: int = 0
     released: int = 0
+    passed_on: int = 0
     fenced: int = 0
 
     def left(self, flight: InFlight, *, settled: bool) -> None:
@@ -35,6 +38,8 @@ class Counters:
             self.fenced += 1
         elif ending.exit in (Exit.RELEASE, Exit.RETRY):
             self.released += 1
+        elif ending.exit is Exit.MOVE:
+            self.passed_on += 1
         elif ending.exit is Exit.DEAD_LETTER:
             self.dead_lettered += 1
         elif ending.terminal is None:

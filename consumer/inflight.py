@@ -1,35 +1,36 @@
 """One request in the hands of this consumer. A pure state machine: no clock, no broker, no engine.
 
-    OPENING ──► PREPARING ──► QUEUED ──placed──► RUNNING ──► ENDING ──► settled, and forgotten
-                                ▲                   │
-                                └───── displaced ───┘        (the engine died, or a probe is over)
+    WAITING ──its turn──► OPENING ──► PREPARING ──► QUEUED ──placed──► RUNNING ──► ENDING ──► settled
+                                                      ▲                   │
+                                                      └──── displaced ────┘  (the engine died, a trial)
 
-Every state may go to ENDING at once: refused, cancelled, expired, lost, handed back. A request that is
-RUNNING when it is cancelled or expires waits for the engine's last output, so that no token is missed.
+Every state may go to ENDING at once: refused, cancelled, expired, lost, handed back. One that is WAITING or
+OPENING is opened first where its log gets a terminal record. One that is RUNNING waits for the engine's last
+output, so that no token is missed.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
 from headrace.broker.contract import Opened
 from headrace.broker.events import Failed, Finished, Started, Terminal, Timings, Usage
-from headrace.broker.fold import Fold
-from headrace.broker.lines.request import LineError, ParsedRequest
+from headrace.broker.fold import Deaths, Fold
+from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import Delivery
+from headrace.consumer import failures
+from headrace.consumer.endings import Ending, Exit
+from headrace.consumer.failures import Failure
 from headrace.consumer.outbox import Outbox
 from headrace.consumer.prepare import Prepared, prompt_param
 from headrace.gpu_engine.api import EngineRequest, Output
 
-BAD_REQUEST = 400
-INTERNAL = 500
-_STATUS = {"model_not_found": 404, "internal_error": INTERNAL}
-
 
 class Phase(enum.Enum):
+    WAITING = "waiting"
     OPENING = "opening"
     PREPARING = "preparing"
     QUEUED = "queued"
@@ -37,30 +38,22 @@ class Phase(enum.Enum):
     ENDING = "ending"
 
 
-class Exit(enum.Enum):
-    """How a request leaves: settled with its terminal record (or none, where the log has one), moved to
-    the dead letters, handed back to the queue at once or for later, or forgotten because somebody else
-    owns it."""
-
-    DONE = "done"
-    DEAD_LETTER = "dead letter"
-    RELEASE = "release"
-    RETRY = "retry"
-    DROP = "drop"
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    exit: Exit
-    terminal: Terminal | None = None
-    reason: str = ""
-
-
 class Doom(enum.Enum):
-    """Why a request is stopped from outside. Values: code and message of its terminal record."""
+    """Why a request is stopped from outside: it shall end with the text so far, or go on elsewhere."""
 
-    CANCELLED = ("cancelled", "the request was cancelled")
-    EXPIRED = ("expired", "the deadline of the request passed before it was finished")
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    RECALLED = "recalled"
+
+    def ending(self) -> Failure | None:
+        """What is told of it; None: nothing, it goes on elsewhere."""
+        match self:
+            case Doom.CANCELLED:
+                return failures.CANCELLED
+            case Doom.EXPIRED:
+                return failures.EXPIRED
+            case Doom.RECALLED:
+                return None
 
 
 class InFlight:
@@ -72,7 +65,7 @@ class InFlight:
     def __init__(self, delivery: Delivery, now: float) -> None:
         self.delivery = delivery
         self.body_hash = delivery.message.body_hash
-        self.phase = Phase.OPENING
+        self.phase = Phase.WAITING
         self.ending: Ending | None = None
         self.doom: Doom | None = None
         self.parsed: ParsedRequest | None = None
@@ -85,9 +78,8 @@ class InFlight:
         self.pieces: list[str] = []  # its text
         self.key: str | None = None  # its name in the engine, while it is there
         self.tokens_when_placed = 0
-        self.barren_deaths = 0  # engine deaths in a row in which it brought no token
-        self.lonely_deaths = 0  # those of them in which it was alone in the engine
-        self._state = Fold()
+        self.deaths = Deaths()  # of engines and owners with it, in a row, without a token of it in between
+        self.state = Fold()  # the log at the open
         self._skip = 0  # characters at the front of the engine's text that the log holds already
         self._cached_tokens = 0
         self._queued_ms = 0
@@ -131,28 +123,34 @@ class InFlight:
     def opened(self, opened: Opened) -> None:
         """This consumer owns the request from now on."""
         assert opened.state is not None
-        self._state = opened.state
+        self.state = opened.state
+        self.deaths = opened.state.deaths
         self.outbox = Outbox(opened.epoch, opened.state)
         self.token_ids = list(opened.state.token_ids)
         self.pieces = list(opened.state.pieces)
         first_pull_ms = opened.state.started.at_ms if opened.state.started else opened.now_ms
         self._queued_ms = max(0, first_pull_ms - self.delivery.published_ms)
-        if self.phase is Phase.OPENING:
+        if self.phase in (Phase.WAITING, Phase.OPENING):
             self.phase = Phase.PREPARING
         if self.doom is not None and self.ending is None:
             self._end_doomed()
         if opened.cancelled:
             self.stop(Doom.CANCELLED)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether somebody began it before."""
+        return self.state.started is not None
+
     def resumable(self, fingerprint: str) -> bool:
         """Whether the tokens in the log may be continued: same body, same model and tokenizer."""
-        last = self._state.started
+        last = self.state.started
         return last is not None and (last.fingerprint, last.body_hash) == (fingerprint, self.body_hash)
 
     @property
     def last_seed(self) -> int | None:
         """The seed that the last owner used, if there was one."""
-        return self._state.started.seed if self._state.started else None
+        return self.state.started.seed if self.state.started else None
 
     def begin(self, prepared: Prepared, started: Started, now: float) -> None:
         """Ready for the engine. `started.kept` is all that the log holds, or 0 for a fresh start."""
@@ -188,6 +186,7 @@ class InFlight:
             params=msgspec.structs.replace(self.prepared.params, seed=self.seed),
             output_ids=self.token_ids.copy(),
             priority=priority,
+            deadline_ms=self.delivery.message.deadline_ms,
         )
 
     def displaced(self, now: float) -> None:
@@ -204,23 +203,51 @@ class InFlight:
         """Brought no token since it was put into the engine."""
         return len(self.token_ids) == self.tokens_when_placed
 
+    @property
+    def proved_innocent(self) -> bool:
+        """A token that it brought since it was put into the engine stands in the log."""
+        return self.outbox is not None and len(self.outbox.logged) > self.tokens_when_placed
+
+    @property
+    def stated_alone(self) -> bool:
+        """The log says that nothing else is in the engine with it."""
+        outbox = self.outbox
+        return outbox is not None and outbox.empty and outbox.stated is not None and outbox.stated.alone
+
+    def engine_died(self, *, alone: bool) -> None:
+        """The engine died with it; `alone`: nothing else was in there."""
+        if self.barren:
+            self.deaths = Deaths(self.deaths.all + 1, self.deaths.lone + alone)
+
+    def state_deaths(self, *, alone: bool) -> None:
+        """The log is to say what is held against it, and whether it will be alone in the engine."""
+        if self.outbox is not None and self.ending is None:
+            self.outbox.restate(deaths=self.deaths.all, lone_deaths=self.deaths.lone, alone=alone)
+
     def received(self, output: Output, now: float) -> None:
         """What one step of the engine brought; the last one ends the request."""
         if self.phase is not Phase.RUNNING:
             return
-        if output.token_ids and self._first_token_at is None:
-            self._first_token_at = now
+        if output.token_ids:
+            self._brought_tokens(now)
         self._cached_tokens = output.cached_tokens
         shown, self._skip = output.text[self._skip :], max(0, self._skip - len(output.text))
         self._extend(output.token_ids, shown, now)
         if output.error is not None:
-            error = output.error
-            status = _STATUS.get(error.code, BAD_REQUEST)
-            self.fail(error.code, error.message, status, self._users_param(error.param), now)
+            param = self._users_param(output.error.param)
+            self.fail(failures.refused_by_engine(output.error, param), now)
         elif output.finish_reason == "abort":
             self._aborted(now)
         elif output.finish_reason is not None:
             self.end(Ending(Exit.DONE, Finished(self.epoch, output.finish_reason, *self._figures(now))))
+
+    def _brought_tokens(self, now: float) -> None:
+        if self._first_token_at is None:
+            self._first_token_at = now
+        if self.barren:
+            assert self.outbox is not None
+            self.deaths = Deaths()
+            self.outbox.cleared()
 
     def _users_param(self, param: str) -> str:
         """The engine knows token ids only."""
@@ -237,41 +264,31 @@ class InFlight:
         if self.doom is not None:
             self._end_doomed(now)
         else:
-            self.fail("internal_error", "the engine gave the request up; send it again", INTERNAL, "", now)
+            self.fail(failures.GIVEN_UP, now)
 
     # ---------------------------------------------------------------------------------------- ending
 
     def stop(self, doom: Doom, now: float | None = None) -> bool:
-        """Cancelled or expired; the first of them counts. True: the engine must abort it, and its last
-        output will end it. Otherwise it ended now, or will as soon as it is opened."""
+        """Cancelled, expired or called back; the first of them counts. True: the engine must abort it, and
+        its last output will end it. Otherwise it ended now, or will as soon as it is opened."""
         if self.ending is not None or self.doom is not None:
             return False
         self.doom = doom
         if self.phase is Phase.RUNNING:
             return True
-        if self.phase is not Phase.OPENING:
+        if self.phase not in (Phase.WAITING, Phase.OPENING):
             self._end_doomed(now)
         return False
 
-    def refuse(self, error: LineError) -> None:
-        """The message holds no request that can be run; one that cannot be read is a dead letter."""
-        self.custom_id = error.custom_id
-        status = _STATUS.get(error.code, BAD_REQUEST)
-        failed = Failed(self.epoch, error.code, error.message, status, error.param or "", *self._figures())
-        if error.unreadable:
-            self.end(Ending(Exit.DEAD_LETTER, failed, error.message))
-        else:
-            self.end(Ending(Exit.DONE, failed))
-
-    def fail(self, code: str, message: str, status: int, param: str = "", now: float | None = None) -> None:
-        failed = Failed(self.epoch, code, message, status, param, *self._figures(now))
-        self.end(Ending(Exit.DONE, failed))
-
-    def convict(self, now: float) -> None:
-        """It killed the engine too often: a dead letter."""
-        message = f"the engine died {self.lonely_deaths} times with this request alone in it"
-        failed = Failed(self.epoch, "poisoned", message, INTERNAL, "", *self._figures(now))
-        self.end(Ending(Exit.DEAD_LETTER, failed, message))
+    def fail(self, failure: Failure, now: float | None = None) -> None:
+        """Ends it as the table of failures says; one that must not end is nobody's to pass here."""
+        failed = None
+        if failure.terminal:
+            figures = self._figures(now)
+            failed = Failed(
+                self.epoch, failure.code, failure.message, failure.status, failure.param, *figures
+            )
+        self.end(failure.ending(failed))
 
     def end(self, ending: Ending) -> None:
         """Decides how it leaves; the first decision stands, see `overrule`."""
@@ -295,8 +312,11 @@ class InFlight:
 
     def _end_doomed(self, now: float | None = None) -> None:
         assert self.doom is not None
-        code, message = self.doom.value
-        self.fail(code, message, 0, "", now)
+        failure = self.doom.ending()
+        if failure is None:
+            self.end(Ending(Exit.RELEASE))
+        else:
+            self.fail(failure, now)
 
     def _figures(self, now: float | None = None) -> tuple[Usage, Timings]:
         prompt = len(self.prepared.prompt_ids) if self.prepared else 0

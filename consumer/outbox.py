@@ -4,8 +4,14 @@
               ▲               │
               └─── reopened ──┘   its fate was unknown, and the log shows that it is not there
 
-At most one append of a request is on the wire, so its fate is told by the log alone: by the epoch of the
-last `started`, or by the number of the next delta. Tokens that arrive meanwhile coalesce into one delta.
+At most one append of a request is on the wire, so its fate is told by the log alone: by the last `started`,
+or by the number of the next delta. Tokens that arrive meanwhile coalesce into one delta.
+
+`started` is written twice over: under a new epoch it comes before the tokens (the fold must learn the epoch),
+and when the engine died behind them (what follows was made by the next engine):
+
+    started{epoch 1}  delta  delta                started{epoch 1, deaths 1}  delta …
+                                    ▲ engine died
 """
 
 from __future__ import annotations
@@ -29,28 +35,36 @@ class Outbox:
     """The log side of one request, from its `open` on. `state`: the fold that `open` returned."""
 
     __slots__ = (
+        "_announce",
         "_base",
+        "_base_characters",
         "_began",
         "_first_sent",
         "_ids",
         "_oldest",
         "_pieces",
+        "_restate",
         "_started",
-        "_unsent_started",
         "_wire",
+        "characters",
         "epoch",
         "logged",
         "next_seq",
+        "stated",
     )
 
     def __init__(self, epoch: int, state: Fold) -> None:
         self.epoch = epoch
         self.next_seq = state.next_seq
         self.logged = list(state.token_ids)  # tokens of the answer that the log holds
+        self.characters = len(state.text)  # of its text there
         self._base = list(state.token_ids)  # what it held at the open
+        self._base_characters = self.characters
         self._began = False  # our `started` stands in the log
-        self._started: Started | None = None
-        self._unsent_started = False
+        self._started: Started | None = None  # what it says, or will
+        self.stated: Started | None = None  # what the log has of it
+        self._announce = False  # it is to be written before the tokens
+        self._restate = False  # it is to be written behind them
         self._wire: tuple[Event, ...] = ()
         self._first_sent = False  # a delta of this run was taken
         self._ids: list[int] = []
@@ -62,7 +76,22 @@ class Outbox:
         assert started.epoch == self.epoch
         assert started.kept in (0, len(self._base))
         self.logged = self._base[: started.kept]
-        self._started, self._unsent_started = started, True
+        self.characters = self._base_characters if started.kept == len(self._base) else 0
+        self._started, self._announce = started, True
+
+    def restate(self, *, deaths: int, lone_deaths: int, alone: bool) -> None:
+        """The log is to say anew what is known of the request's past, behind the tokens so far. The next
+        token goes at once: it clears the request, and the log shall know."""
+        assert self._started is not None
+        self._started = replace(self._started, deaths=deaths, lone_deaths=lone_deaths, alone=alone)
+        self._restate, self._first_sent = True, False
+
+    def cleared(self) -> None:
+        """A token came since the last death: it says all, and nothing is held against the request any
+        more."""
+        assert self._started is not None
+        self._started = replace(self._started, deaths=0, lone_deaths=0, alone=False)
+        self._restate = False
 
     def add(self, token_ids: Sequence[int], text: str, now: float) -> None:
         """Tokens of one step, with the text that they made certain. `now`: seconds, any fixed clock."""
@@ -76,7 +105,7 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Nothing left to write, nothing unacknowledged."""
-        return not (self._wire or self._unsent_started or self._has_delta)
+        return not (self._wire or self._unsent)
 
     def due_at(self, rules: Checkpoints, *, urgent: bool) -> float | None:
         """When the next append is due, in the clock of `add`; None: nothing to send, or one is on the wire.
@@ -84,23 +113,25 @@ class Outbox:
         At once: `started`, the first delta of a run, and whatever is `urgent` (somebody streams, or the
         request ends). Else by the checkpoint rules.
         """
-        if self._wire or not (self._unsent_started or self._has_delta):
+        if self._wire or not self._unsent:
             return None
-        if urgent or self._unsent_started or not self._first_sent or len(self._ids) >= rules.tokens:
+        at_once = self._announce or self._restate or not self._first_sent
+        if urgent or at_once or len(self._ids) >= rules.tokens:
             return float("-inf")
         return self._oldest + rules.seconds
 
     def take(self) -> tuple[Event, ...]:
-        """Puts all that is unsent on the wire, as at most one `started` and one delta."""
+        """Puts all that is unsent on the wire: at most one delta, a `started` before and one behind it."""
         assert not self._wire
         events: list[Event] = []
-        if self._unsent_started:
-            assert self._started is not None
-            events.append(self._started)
+        if self._announce:
+            events.append(self._statement(len(self.logged)))
         if self._has_delta:
             events.append(Delta(self.epoch, self.next_seq, tuple(self._ids), "".join(self._pieces)))
-            self._ids, self._pieces, self._first_sent = [], [], True
-        self._unsent_started = False
+        if self._restate and (self._has_delta or not self._announce):
+            events.append(self._statement(len(self.logged) + len(self._ids)))
+        self._first_sent = self._first_sent or (self._has_delta and not self._restate)
+        self._ids, self._pieces, self._announce, self._restate = [], [], False, False
         self._wire = tuple(events)
         return self._wire
 
@@ -109,9 +140,10 @@ class Outbox:
         for event in self._wire:
             match event:
                 case Started():
-                    self._began = True
+                    self._began, self.stated = True, event
                 case Delta():
                     self.logged.extend(event.token_ids)
+                    self.characters += len(event.text)
                     self.next_seq = event.seq + 1
         self._wire = ()
 
@@ -129,34 +161,52 @@ class Outbox:
             return False
         self.epoch = epoch
         if self._started is not None:
-            self._started = replace(self._started, epoch=epoch, kept=len(self.logged), at_ms=now_ms)
-            self._unsent_started = True
+            self._started = replace(self._started, epoch=epoch, at_ms=now_ms)
+            self._announce = True
         return True
 
     def discard(self, epoch: int) -> None:
         """Forgets what is unsent: the log, held under `epoch` now, cannot be continued with it."""
         self.epoch = epoch
-        self._ids, self._pieces, self._wire, self._unsent_started = [], [], (), False
+        self._ids, self._pieces, self._wire = [], [], ()
+        self._announce = self._restate = False
 
     @property
     def _has_delta(self) -> bool:
         return bool(self._pieces)
 
+    @property
+    def _unsent(self) -> bool:
+        return self._announce or self._restate or self._has_delta
+
+    def _statement(self, kept: int) -> Started:
+        assert self._started is not None
+        return replace(self._started, kept=kept)
+
     def _wire_landed(self, state: Fold) -> bool:
+        """All events of an append are in the log, or none."""
         for event in self._wire:
-            match event:
-                case Started():
-                    return state.started is not None and state.started.epoch == event.epoch
-                case Delta():
-                    return state.next_seq > event.seq
-        return True
+            if isinstance(event, Delta):
+                return state.next_seq > event.seq
+        return not self._wire or (state.started is not None and _same(state.started, self._wire[-1]))
 
     def _put_back(self) -> None:
-        for event in self._wire:
+        for place, event in enumerate(self._wire):
             match event:
+                case Started() if place == 0:
+                    self._announce = True
                 case Started():
-                    self._unsent_started = True
+                    self._restate = True
                 case Delta():
                     self._ids[:0] = event.token_ids
                     self._pieces.insert(0, event.text)
         self._wire = ()
+
+
+def _same(one: Started, other: Event) -> bool:
+    """Whether they are the same entry, judged by what tells the `started` of one request apart."""
+    return isinstance(other, Started) and _marks(one) == _marks(other)
+
+
+def _marks(started: Started) -> tuple[object, ...]:
+    return (started.epoch, started.kept, started.deaths, started.lone_deaths, started.alone)

@@ -11,15 +11,18 @@ from collections.abc import Callable
 
 from headrace.broker.contract import ConsumerSession, Opened, OpenOutcome, Settlement
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from headrace.consumer import failures
 from headrace.consumer.backoff import Backoff, insist
-from headrace.consumer.inflight import Ending, Exit, InFlight
+from headrace.consumer.endings import Ending, Exit
+from headrace.consumer.inflight import InFlight
+from headrace.consumer.settings import RetrySettings
 
 log = logging.getLogger(__name__)
 
 NOT_OURS = "another consumer wrote into the log meanwhile"
 
 
-async def first_open(session: ConsumerSession, flight: InFlight) -> Opened | None:
+async def first_open(session: ConsumerSession, flight: InFlight, rules: RetrySettings) -> Opened | None:
     """Opens a delivery that was pulled. None: it is not to be run here, and its ending says why."""
     try:
         opened = await insist(lambda: session.open(flight.delivery), f"opening {flight.request_id}")
@@ -28,7 +31,7 @@ async def first_open(session: ConsumerSession, flight: InFlight) -> Opened | Non
     except BrokerError as error:
         # A log that this version cannot read: another consumer may, and this one goes on.
         log.error("request %s cannot be opened: %s", flight.request_id, error)
-        flight.overrule(Ending(Exit.RETRY, reason=str(error)))
+        flight.overrule(failures.transient(str(error), rules, attempt=None, left_ms=None).ending())
         return None
     if opened.outcome is not OpenOutcome.RUN:
         flight.disowned(not_to_run(opened.outcome))
@@ -77,8 +80,8 @@ def not_to_run(outcome: OpenOutcome) -> Ending:
         case OpenOutcome.ENDED | OpenOutcome.TWIN:
             return Ending(Exit.DONE, reason=outcome.value)
         case OpenOutcome.CONFLICT:
-            return Ending(Exit.DEAD_LETTER, reason="its id belongs to a request with another body")
+            return failures.CONFLICT.ending()
         case OpenOutcome.LOST:
-            return Ending(Exit.DROP, reason="the lease is gone")
+            return failures.fenced("the lease is gone").ending()
         case OpenOutcome.RUN:
             raise AssertionError("a request to run does not leave")

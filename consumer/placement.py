@@ -1,11 +1,9 @@
 """Which requests are in the engine, and which of them may be there together.
 
 Each placing gives a request a new key, so what an engine still says about an earlier one is told apart
-and ignored. A request that saw two deaths of its engine without bringing a token in between is a suspect:
-
-    all suspects out ──► one alone in the engine ──first token──► cleared, out again ──► the next … ──► all in
-
-Only a death alone in the engine counts against a request; its neighbours wait for the trials and go on.
+and ignored. Normally all go in at once, and the engine chooses among them; while there are suspects,
+`quarantine` says who may. A key that was aborted counts as inside until the engine has said its last word of
+it: only then is a request that is alone really alone.
 """
 
 from __future__ import annotations
@@ -14,31 +12,40 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from headrace.broker.message import Lane
+from headrace.consumer import failures
 from headrace.consumer.engine_process import EngineHandle
 from headrace.consumer.inflight import InFlight, Phase
+from headrace.consumer.quarantine import Quarantine
 from headrace.gpu_engine.api import Abort, Add, Output
 
 _PRIORITY = {lane: number for number, lane in enumerate(Lane)}
 
 
 class Placement:
-    """`on_change` is told of each request that received something or ended. `clock`: that of `InFlight`."""
+    """`on_change` is told of each request that received something, ended, or has something to write. `clock`:
+    that of `InFlight`."""
 
     def __init__(
         self, on_change: Callable[[InFlight], None], clock: Callable[[], float], quarantine_after: int = 2
     ) -> None:
         self._on_change = on_change
         self._clock = clock
-        self._quarantine_after = quarantine_after
+        self._quarantine = Quarantine(quarantine_after)
         self._engine: EngineHandle | None = None
         self._waiting: dict[str, InFlight] = {}  # by position, in order of arrival
         self._placed: dict[str, InFlight] = {}  # by key
+        self._leaving: set[str] = set()  # keys that were aborted and forgotten
         self._keys = itertools.count()
 
     @property
     def has_work(self) -> bool:
         """The engine owes outputs."""
-        return bool(self._placed)
+        return not self.is_empty
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is in the engine, nor on its way out."""
+        return not (self._placed or self._leaving)
 
     @property
     def attached(self) -> bool:
@@ -63,10 +70,13 @@ class Placement:
     def remove(self, flight: InFlight) -> None:
         """Out of the engine, whatever becomes of it; nothing more will be received for it."""
         self._waiting.pop(flight.position, None)
-        if flight.key is not None:
-            self.abort(flight)
-            self._forget(flight)
+        self._expel(flight)
         self._place()
+
+    def written(self, flight: InFlight) -> None:
+        """Its log moved on."""
+        if flight is self._quarantine.on_trial:
+            self._place()
 
     def attach(self, engine: EngineHandle) -> None:
         """An engine is ready: all requests go in, with the tokens that they have."""
@@ -74,19 +84,24 @@ class Placement:
         self._place()
 
     def detach(self) -> list[InFlight]:
-        """The engine died. Returns those that were in it; they wait for the next one."""
+        """The engine died. Returns those that were in it; they wait for the next one, and their logs say
+        why."""
         self._engine = None
-        victims = self.in_engine
-        self._judge(victims)
+        victims, alone = self.in_engine, len(self._placed) == 1 and not self._leaving
+        self._leaving.clear()
+        chosen = self._quarantine.broken_off()
         for flight in victims:
+            flight.engine_died(alone=alone)
             self._take_out(flight)
+        for flight in dict.fromkeys([*victims, *([chosen] if chosen is not None else [])]):
+            flight.state_deaths(alone=False)
             self._on_change(flight)
         return victims
 
     def convict(self, flight: InFlight) -> None:
         """Ends a request that is proved to kill engines."""
         self._waiting.pop(flight.position, None)
-        flight.convict(self._clock())
+        flight.fail(failures.poison(flight.deaths), self._clock())
         self._on_change(flight)
 
     def receive(self, outputs: Sequence[Output]) -> int:
@@ -95,13 +110,13 @@ class Placement:
         for output in outputs:
             flight = self._placed.get(output.id)
             if flight is None:
+                if output.finish_reason is not None or output.error is not None:
+                    self._leaving.discard(output.id)
                 continue
             flight.received(output, now)
             if flight.phase is Phase.ENDING:
                 finished += 1
                 self._forget(flight)
-            elif not flight.barren:
-                self._clear(flight)
             self._on_change(flight)
         if outputs:
             self._place()
@@ -112,12 +127,24 @@ class Placement:
     def _place(self) -> None:
         if self._engine is None:
             return
-        if any(self._suspect(flight) for flight in self._waiting.values()) or self._on_trial():
-            if not self._placed:
-                self._put(next(flight for flight in self._waiting.values() if self._suspect(flight)))
-            return
-        for flight in list(self._waiting.values()):
-            self._put(flight)
+        tried = self._quarantine.end_if_over()
+        suspects = self._quarantine.suspects(self._waiting.values())
+        if self._quarantine.on_trial is None and suspects:
+            if tried is not None:
+                self._displace(tried)
+            self._try(suspects[0])
+        if self._quarantine.on_trial is None:
+            for flight in list(self._waiting.values()):
+                self._put(flight)
+        elif self._quarantine.may_enter(self):
+            self._put(self._quarantine.on_trial)
+
+    def _try(self, suspect: InFlight) -> None:
+        for flight in self.in_engine:
+            if flight.doom is None:  # else it is on its way out, with its last words
+                self._displace(flight)
+        self._quarantine.begin(suspect)
+        self._on_change(suspect)
 
     def _put(self, flight: InFlight) -> None:
         assert self._engine is not None
@@ -125,6 +152,20 @@ class Placement:
         key = f"{next(self._keys)}"
         self._placed[key] = flight
         self._engine.send(Add(flight.placed(key, _PRIORITY[flight.delivery.message.lane])))
+
+    def _displace(self, flight: InFlight) -> None:
+        """It makes room for a trial, and goes in again after it."""
+        self._expel(flight)
+        if flight.phase is Phase.QUEUED:
+            self._waiting[flight.position] = flight
+
+    def _expel(self, flight: InFlight) -> None:
+        if flight.key is None:
+            return
+        if self._engine is not None:
+            self.abort(flight)
+            self._leaving.add(flight.key)
+        self._forget(flight)
 
     def _forget(self, flight: InFlight) -> None:
         assert flight.key is not None
@@ -136,25 +177,3 @@ class Placement:
         self._forget(flight)
         if flight.phase is Phase.QUEUED:
             self._waiting[flight.position] = flight
-
-    # ------------------------------------------------------------------------------------ quarantine
-
-    def _suspect(self, flight: InFlight) -> bool:
-        return flight.barren_deaths >= self._quarantine_after
-
-    def _on_trial(self) -> bool:
-        return any(self._suspect(flight) for flight in self._placed.values())
-
-    def _judge(self, victims: Sequence[InFlight]) -> None:
-        barren = [flight for flight in victims if flight.barren]
-        for flight in barren:
-            flight.barren_deaths += 1
-            flight.lonely_deaths += len(victims) == 1
-
-    def _clear(self, flight: InFlight) -> None:
-        """It brought a token: no suspect any more. If others still are, it makes room for their trial."""
-        was_suspect = self._suspect(flight)
-        flight.barren_deaths = flight.lonely_deaths = 0
-        if was_suspect and any(self._suspect(other) for other in self._waiting.values()):
-            self.abort(flight)
-            self._take_out(flight)

@@ -1,4 +1,4 @@
-"""From a message to what the engine takes: parse, check the model's name, tokenise, off the event loop.
+"""From a message to what the engine takes: fetch its body, parse, tokenise, off the event loop.
 
 Parsing and tokenising a long prompt takes milliseconds to seconds; both run in one thread of their own (one,
 since a tokenizer is not shared between threads), so that heartbeat and streams go on.
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from headrace.broker.blobs import BlobStore, check_out
 from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.message import Message
+from headrace.consumer.failures import BROKEN_BY_US
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.text.contract import TextError, Tokenizer
 from headrace.gpu_engine.text.stream import TextStream
@@ -37,16 +39,29 @@ class Prepared:
 
 
 class Preparer:
-    """`served`: names of the model that requests may use, the preferred one first."""
+    """`served`: names of the model that requests may use, the preferred one first. `store`: where large
+    bodies lie."""
 
-    def __init__(self, tokenizer: Tokenizer, served: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, served: Sequence[str], store: BlobStore | None = None) -> None:
         self._tokenizer = tokenizer
         self._served = tuple(served)
+        self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
 
+    def serves(self, model: str | None) -> bool:
+        """Whether requests may name this model; one that names none takes what there is."""
+        return model is None or model in self._served
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The names that clients are told: a folder of this machine may be used, but is nobody's business."""
+        return tuple(name for name in self._served if not Path(name).exists()) or self._served[:1]
+
     async def parse(self, message: Message) -> ParsedRequest | LineError:
-        """The request, if it can be read and names a model that is served here."""
-        return await self._run(lambda: self._check_model(parse_message(message)))
+        """The request, if it can be read. Raises BlobError where its body lies in the store and cannot be
+        had."""
+        whole = message if message.claim is None else await check_out(message, self._store)
+        return await self._run(lambda: parse_message(whole))
 
     async def tokenise(self, parsed: ParsedRequest, kept: Sequence[int]) -> Prepared | LineError:
         """`kept`: tokens of an interrupted answer that will be continued."""
@@ -61,16 +76,7 @@ class Preparer:
         except Exception:
             # A request that trips a bug here must fail alone: else it would end one consumer after the other.
             log.exception("a request could not be prepared")
-            return LineError("internal_error", "the request could not be prepared; this is a bug of ours")
-
-    def _check_model(self, parsed: ParsedRequest | LineError) -> ParsedRequest | LineError:
-        if isinstance(parsed, LineError) or parsed.model is None or parsed.model in self._served:
-            return parsed
-        # A folder of this machine is a name that may be used, but nobody's business.
-        shown = [name for name in self._served if not Path(name).exists()] or self._served[:1]
-        names = ", ".join(repr(name) for name in shown)
-        message = f"the model {parsed.model[:100]!r} is not served here; served: {names}"
-        return LineError("model_not_found", message, "model", parsed.custom_id)
+            return BROKEN_BY_US
 
     def _tokenise(self, parsed: ParsedRequest, kept: Sequence[int]) -> Prepared | LineError:
         params = sampling_params(parsed.sampling)

@@ -22,11 +22,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from headrace.broker.contract import Append, ConsumerSession
 from headrace.broker.errors import BrokerUnavailable
-from headrace.consumer.inflight import Ending, Exit, InFlight
+from headrace.broker.events import Event
+from headrace.consumer.failures import fenced
+from headrace.consumer.inflight import InFlight
 from headrace.consumer.outbox import Checkpoints
 from headrace.consumer.ownership import reopen
 
@@ -37,7 +39,8 @@ REFUSED = "an append was refused"
 
 class Publisher:
     """`flights`: all requests in flight, asked anew each time. `on_change` is told of each one whose outbox
-    moved on, or that was taken away. `clock`: monotonic seconds, the one of `InFlight`."""
+    moved on, or that was taken away. `clock`: monotonic seconds, the one of `InFlight`. `chunks`: the lines
+    for its reply topic that belong to events just put on the wire."""
 
     def __init__(
         self,
@@ -46,12 +49,14 @@ class Publisher:
         on_change: Callable[[InFlight], None],
         rules: Checkpoints,
         clock: Callable[[], float],
+        chunks: Callable[[InFlight, Sequence[Event]], Sequence[bytes]] = lambda flight, events: (),
     ) -> None:
         self._session = session
         self._flights = flights
         self._on_change = on_change
         self._rules = rules
         self._clock = clock
+        self._chunks = chunks
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -90,7 +95,7 @@ class Publisher:
                 await self._woken.wait()
 
     async def _publish(self, due: list[InFlight]) -> None:
-        batch = [_append_of(flight) for flight in due]
+        batch = [self._append_of(flight) for flight in due]
         try:
             answers = await self._session.append(batch)
         except BrokerUnavailable as error:
@@ -104,7 +109,7 @@ class Publisher:
         if written and flight.outbox is not None:
             flight.outbox.acknowledged()
         elif not written:
-            flight.disowned(Ending(Exit.DROP, reason=REFUSED))
+            flight.disowned(fenced(REFUSED).ending())
         self._on_change(flight)
 
     async def _reopen(self, flights: list[InFlight]) -> None:
@@ -113,7 +118,7 @@ class Publisher:
         for flight in held:
             self._on_change(flight)
 
-
-def _append_of(flight: InFlight) -> Append:
-    assert flight.outbox is not None
-    return Append(flight.delivery, flight.outbox.epoch, flight.outbox.take())
+    def _append_of(self, flight: InFlight) -> Append:
+        assert flight.outbox is not None
+        events = flight.outbox.take()
+        return Append(flight.delivery, flight.outbox.epoch, events, self._chunks(flight, events))

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from headrace.broker.contract import DeadLetter, Done, Release, Retry, Settlement
+from headrace.broker.contract import DeadLetter, Done, PassOn, Release, Retry, Settlement
 from headrace.broker.events import Failed, Finished, Terminal
 from headrace.broker.lines.output import failure_line, result_id, success_line
-from headrace.consumer.inflight import Exit, InFlight
-
-RETRY_MS = 30_000
+from headrace.consumer.endings import Exit
+from headrace.consumer.inflight import InFlight
 
 
 def settlement(flight: InFlight, model: str, created: int) -> Settlement:
     """`model`: the name that clients see; `created`: unix time in seconds."""
     ending, terminal = flight.ending, flight.terminal()
     assert ending is not None
-    assert ending.exit is not Exit.DROP
-    if ending.exit is Exit.RELEASE:
-        return Release()
-    if ending.exit is Exit.RETRY:
-        return Retry(RETRY_MS, ending.reason)
     line = _line(flight, terminal, model, created) if terminal is not None else None
-    if ending.exit is Exit.DEAD_LETTER:
-        return DeadLetter(ending.reason, terminal, line)
-    return Done(terminal, line)
+    match ending.exit:
+        case Exit.DONE:
+            return Done(terminal, line)
+        case Exit.DEAD_LETTER:
+            return DeadLetter(ending.reason, terminal, line)
+        case Exit.RELEASE:
+            return Release(ending.reason) if ending.reason else Release()
+        case Exit.RETRY:
+            return Retry(ending.delay_ms, ending.reason)
+        case Exit.MOVE:
+            return PassOn(ending.pool)
+        case Exit.DROP:
+            raise AssertionError("what somebody else owns is not settled")
 
 
 def _line(flight: InFlight, terminal: Terminal, model: str, created: int) -> bytes:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
+from headrace.broker.blobs import BlobStore
 from headrace.broker.connect import connect
 from headrace.broker.contract import Broker, ConsumerSession
 from headrace.broker.redis_streams.settings import Retention
@@ -16,7 +17,7 @@ from headrace.consumer.errors import EngineSick, EngineUnusable
 from headrace.consumer.prepare import Preparer
 from headrace.consumer.ready_file import write_ready_file
 from headrace.consumer.settings import ConsumerSettings
-from headrace.consumer.worker import Parts, Worker
+from headrace.consumer.worker import Parts, Worker, served_names
 from headrace.gpu_engine.api import EngineInfo
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.text.contract import Tokenizer
@@ -39,9 +40,9 @@ async def run_consumer(settings: ConsumerSettings) -> int:
         retention = Retention(log_ms=round(settings.log_retention_s * 1000))
         broker = await connect(settings.broker, prefix=settings.prefix, retention=retention)
         async with _closing(broker):
-            session = await broker.consume(settings.lanes, settings.lease_ms)
+            session = await broker.consume(settings.lanes, settings.lease_ms, pool=settings.pool)
             async with _closing(session):
-                return await _serve(session, settings, drain)
+                return await _serve(broker, session, settings, drain)
 
 
 @contextlib.asynccontextmanager
@@ -52,13 +53,14 @@ async def _closing(resource: Broker | ConsumerSession) -> AsyncIterator[None]:
         await resource.close()
 
 
-async def _serve(session: ConsumerSession, settings: ConsumerSettings, drain: Drain) -> int:
+async def _serve(broker: Broker, session: ConsumerSession, settings: ConsumerSettings, drain: Drain) -> int:
+    store = BlobStore(settings.blobs) if settings.blobs is not None else None
     # The tokenizer loads beside the engine: both take seconds.
     tokenizer = asyncio.create_task(_load_tokenizer(settings))
     preparers: list[Preparer] = []
 
     async def prepare(info: EngineInfo) -> Preparer:
-        preparers.append(Preparer(await tokenizer, served_names(settings, info)))
+        preparers.append(Preparer(await tokenizer, served_names(settings, info), store))
         return preparers[0]
 
     def on_ready(info: EngineInfo, engine: EngineHandle) -> None:
@@ -66,7 +68,7 @@ async def _serve(session: ConsumerSession, settings: ConsumerSettings, drain: Dr
         if settings.ready_file is not None:
             write_ready_file(settings.ready_file, engine_pid=engine.pid, model=settings.model or info.model)
 
-    parts = Parts(session, lambda: EngineProcess(settings.engine), prepare, on_ready)
+    parts = Parts(session, broker, lambda: EngineProcess(settings.engine), prepare, on_ready)
     try:
         await Worker(parts, settings, drain).run()
     except EngineSick as error:
@@ -86,9 +88,3 @@ async def _load_tokenizer(settings: ConsumerSettings) -> Tokenizer:
         return await asyncio.to_thread(load_tokenizer, engine.model, engine.engine, engine.load_format)
     except ModelError as error:
         raise EngineUnusable(str(error)) from error
-
-
-def served_names(settings: ConsumerSettings, info: EngineInfo) -> list[str]:
-    """Names that requests may use for the model, the preferred one first."""
-    names = (settings.model, info.model, settings.engine.model, *settings.aliases)
-    return list(dict.fromkeys(name for name in names if name))

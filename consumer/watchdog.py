@@ -62,7 +62,7 @@ class Health:
         alone = len(victims) == 1 and victims[0].barren
         if not alone:
             self._unexplained.append(now)
-        guilty = [flight for flight in victims if flight.lonely_deaths >= self._settings.poison_deaths]
+        guilty = [flight for flight in victims if flight.deaths.lone >= self._settings.poison_deaths]
         self._guilty += len(guilty)
         often = len(self._unexplained) == self._settings.max_deaths
         if self._guilty > 1 or (often and now - self._unexplained[0] <= self._settings.window_s):

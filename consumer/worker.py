@@ -1,59 +1,68 @@
 """The consumer's loop: pull → open → prepare → run → publish → settle, many requests side by side.
 
-    pull ──► serving, a task for each ───────────────────────────────────────────────► settle
-               open, parse, tokenise ──► placement ──► engine        publisher ──► log
-                                            ▲             │              ▲
-                                            └── watchdog ◄┘ ── outputs ──┘
+    intake ──► serving, a task for each ─────────────────────────────────────────────► settle
+      pull, choose   open, parse, tokenise ──► placement ──► engine        publisher ──► log
+                                                  ▲             │              ▲
+                                                  └── watchdog ◄┘ ── outputs ──┘
 
 Side tasks do what is common to all requests: the watchdog runs the engine, the publisher appends, the
-heartbeat renews leases, and cancellations are listened to. They are watched: if one of them ends, the
-worker hands its requests back and stops with that error.
+heartbeat renews leases, cancellations are listened to, the registry is told what is served here, and the
+backlog is looked at. They are watched: if one of them ends, the worker hands its requests back and stops
+with that error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.broker.contract import ConsumerSession
-from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.contract import ConsumerSession, Serves
+from headrace.broker.events import Event
 from headrace.broker.message import Delivery
-from headrace.consumer.backoff import Backoff, insist
+from headrace.broker.names import Names
+from headrace.consumer.backoff import insist
+from headrace.consumer.broker_clock import BrokerClock
+from headrace.consumer.chunks import chunks_of
 from headrace.consumer.counters import Counters
 from headrace.consumer.drain import Drain
 from headrace.consumer.engine_process import EngineHandle
 from headrace.consumer.errors import ConsumerError
 from headrace.consumer.inflight import Doom, InFlight
+from headrace.consumer.intake import PULL_WAIT_MS, Intake, room_of, window_of
+from headrace.consumer.neighbours import Neighbours, Registry
 from headrace.consumer.outbox import Checkpoints
 from headrace.consumer.placement import Placement
 from headrace.consumer.prepare import Preparer
 from headrace.consumer.publisher import Publisher
-from headrace.consumer.serving import Means, Serving
+from headrace.consumer.serving import Means, Rules, Serving
 from headrace.consumer.settings import ConsumerSettings
 from headrace.consumer.watchdog import Watchdog
-from headrace.consumer.window import Window, slots_for
+from headrace.consumer.window import slots_for
 from headrace.gpu_engine.api import EngineInfo
 
 log = logging.getLogger(__name__)
 
-PULL_WAIT_MS = 500
 HEARTBEATS_PER_LEASE = 4
-RELEASE_S = 3.0  # less than whoever stops this process waits beyond the grace, so that it ends in order
+# Both together: less than whoever stops this process waits beyond the grace, so that it ends in order.
+LAST_WORDS_S = 1.5  # for the engine's last tokens of what is handed back
+RELEASE_S = 1.5  # for handing it back
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a worker is made of, so that tests can put in their own.
 
-    `start_engine` begins to load an engine; `prepare` makes the preparer for it once it is ready;
-    `on_ready` is told of each engine that is ready, the first one and every restarted one.
-    """
+    `registry` knows the other consumers. `start_engine` begins to load an engine; `prepare` makes the
+    preparer for it once it is ready; `on_ready` is told of each engine that is ready, the first one and every
+    restarted one."""
 
     session: ConsumerSession
+    registry: Registry
     start_engine: Callable[[], EngineHandle]
     prepare: Callable[[EngineInfo], Awaitable[Preparer]]
     on_ready: Callable[[EngineInfo, EngineHandle], None] = lambda info, engine: None
@@ -76,13 +85,17 @@ class Worker:
         self._drain = drain
         self._servings: dict[InFlight, Serving] = {}
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
-        self._slot_freed = asyncio.Event()
+        self._side: list[asyncio.Task[None]] = []
         loop = asyncio.get_running_loop()
         self._engine_ready: asyncio.Future[EngineInfo] = loop.create_future()
         self._failed: asyncio.Future[None] = loop.create_future()
+        self._intake: Intake | None = None  # once the engine is ready
+        self._serves: asyncio.Queue[Serves] = asyncio.Queue()
+        self._neighbours = Neighbours(parts.registry, settings.pool, settings.lanes, parts.clock)
+        self._broker_clock = BrokerClock(parts.clock)
         rules = Checkpoints(settings.publish.checkpoint_tokens, settings.publish.checkpoint_s)
         self._publisher = Publisher(
-            self._session, lambda: self._servings, self._published, rules, parts.clock
+            self._session, lambda: self._servings, self._published, rules, parts.clock, self._chunks
         )
         self._placement = Placement(self._received, parts.clock, settings.watchdog.quarantine_after)
         self._watchdog = Watchdog(
@@ -95,63 +108,74 @@ class Worker:
         return len(self._servings)
 
     async def run(self) -> None:
-        side = [
-            self._watched(self._watchdog.run(), "engine watchdog"),
+        engine = self._watched(self._watchdog.run(), "engine watchdog")
+        publisher = self._watched(self._publisher.run(), "publisher")
+        self._side = [
             self._watched(self._heartbeat(), "heartbeat"),
             self._watched(self._listen(), "cancellations"),
+            self._watched(self._announce(), "registry"),
         ]
-        publisher = self._watched(self._publisher.run(), "publisher")
         pull = asyncio.create_task(self._pull(), name="pull loop")
         pull.add_done_callback(self._check)
         end = asyncio.create_task(self._drained(pull), name="drain")
         try:
             await asyncio.wait({end, self._failed}, return_when=asyncio.FIRST_COMPLETED)
             await _cancel([pull, end])
-            await self._hand_back(can_flush=not publisher.done())
+            await self._hand_back(can_run=not engine.done(), can_flush=not publisher.done())
             if self._failed.done():
                 self._failed.result()
         finally:
             self._failed.cancel()  # what is cancelled from here on has not failed
-            await _cancel([pull, end, publisher, *side, *self._tasks.values()])
+            await _cancel([pull, end, engine, publisher, *self._side, *self._tasks.values()])
             log.info("stopped: %s; engine restarts: %d", self.counters, self._watchdog.restarts)
 
     # -------------------------------------------------------------------------------- pulling, serving
 
     async def _pull(self) -> None:
-        """Fills the window as slots free, until the drain."""
+        """Fills the window, until the drain."""
         means = await self._means()
         batch_size = self._engine_ready.result().max_batch_size
-        window = Window(self._settings.max_in_flight or slots_for(batch_size))
-        backoff = Backoff()
-        while not self._drain.requested:
-            self._slot_freed.clear()
-            free = window.free(self.in_flight)
-            if not free:
-                await self._slot_freed.wait()
-                continue
-            try:
-                deliveries = await self._session.pull(free, PULL_WAIT_MS)
-            except BrokerUnavailable as error:
-                log.warning("pulling failed, will be repeated: %s", error)
-                await backoff.pause()
-                continue
-            backoff = Backoff()
-            for delivery in deliveries:
-                self._take(delivery, means)
+        intake = self._intake = Intake(
+            self._session,
+            window_of(self._settings, self._settings.max_in_flight or slots_for(batch_size)),
+            room_of(self._settings),
+            self._neighbours,
+            self._broker_clock,
+            poll_s=self._settings.window.interactive_poll_s,
+            clock=self._parts.clock,
+        )
+        self._side.append(self._watched(intake.watch_backlog(), "look at the backlog"))
+        if not self._drain.requested:
+            await intake.run(lambda delivery: self._take(delivery, means))
 
     async def _means(self) -> Means:
         info = await self._engine_ready
+        settings = self._settings
         return Means(
             session=self._session,
             preparer=await self._parts.prepare(info),
             placement=self._placement,
             publisher=self._publisher,
-            model=self._settings.model or info.model,
+            neighbours=self._neighbours,
+            model=self._model,
             fingerprint=info.fingerprint,
+            rules=Rules(
+                names=Names(settings.prefix),
+                pool=settings.pool,
+                queue=settings.queue,
+                retry=settings.retry,
+                poison_deaths=settings.watchdog.poison_deaths,
+            ),
             clock=self._parts.clock,
+            broker_clock=self._broker_clock,
         )
 
-    def _take(self, delivery: Delivery, means: Means) -> None:
+    @property
+    def _model(self) -> str:
+        """The name that clients see."""
+        return self._settings.model or self._engine_ready.result().model
+
+    def _take(self, delivery: Delivery, means: Means) -> Serving:
         self._lost([delivery])  # if we still serve it, its lease had lapsed before it came back to us
         serving = Serving.of(delivery, means)
         flight = serving.flight
@@ -162,6 +186,7 @@ class Worker:
         task = asyncio.create_task(self._serve(serving), name=f"request {flight.request_id}")
         task.add_done_callback(self._check)
         self._tasks[flight] = task
+        return serving
 
     async def _serve(self, serving: Serving) -> None:
         flight = serving.flight
@@ -169,7 +194,8 @@ class Worker:
             settled = await serving.run()
         finally:
             del self._servings[flight], self._tasks[flight]
-            self._slot_freed.set()
+            if self._intake is not None:
+                self._intake.left(serving)
         self.counters.left(flight, settled=settled)
         log.debug("request %s left: %s", flight.request_id, flight.ending)
 
@@ -192,9 +218,19 @@ class Worker:
             for serving in [s for f, s in self._servings.items() if f.position in positions]:
                 serving.lost("its lease lapsed")
 
+    async def _announce(self) -> None:
+        """Tells the registry what is served here, and again when that changes."""
+        told: Serves | None = None
+        while True:
+            serves = await self._serves.get()
+            if serves != told:
+                await insist(functools.partial(self._session.announce, serves), "the announcement")
+                told = serves
+
     def _ready(self, info: EngineInfo, engine: EngineHandle) -> None:
         if not self._engine_ready.done():
             self._engine_ready.set_result(info)
+        self._serves.put_nowait(Serves(tuple(served_names(self._settings, info)), info.max_batch_size))
         self._parts.on_ready(info, engine)
 
     def _received(self, flight: InFlight) -> None:
@@ -207,8 +243,13 @@ class Worker:
         """The publisher wrote something of this request, or found that it is not ours."""
         if flight.ending is not None:
             self._placement.remove(flight)
+        self._placement.written(flight)
         if flight in self._servings:
             self._servings[flight].moved()
+
+    def _chunks(self, flight: InFlight, events: Sequence[Event]) -> list[bytes]:
+        created = flight.delivery.published_ms // 1000
+        return chunks_of(flight, events, model=self._model, created=created)
 
     def _watched(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A side task: it must not end before it is cancelled."""
@@ -228,27 +269,42 @@ class Worker:
     # ---------------------------------------------------------------------------------------- stopping
 
     async def _drained(self, pull: asyncio.Task[None]) -> None:
-        """Returns when a drain was asked for, and all requests left or the grace is over."""
+        """Returns when a drain was asked for, and all requests left or the grace is over. What waits for its
+        turn goes to others at once."""
         await self._drain.wait_requested()
         log.info("draining: %d requests in flight", self.in_flight)
         over = asyncio.create_task(self._drain.wait_over())
         try:
-            self._slot_freed.set()
-            if self._engine_ready.done():  # else it has not begun to pull
-                await asyncio.wait({pull, over}, timeout=2 * PULL_WAIT_MS / 1000)
+            if self._intake is not None:  # else it has not begun to pull
+                self._intake.close()
+                for serving in self._intake.waiting:
+                    serving.recall()
+                patience_s = 2 * PULL_WAIT_MS / 1000
+                await asyncio.wait({pull, over}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             while self._tasks and not over.done():
                 await asyncio.wait({over, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await _cancel([over])
 
-    async def _hand_back(self, *, can_flush: bool) -> None:
+    async def _hand_back(self, *, can_run: bool, can_flush: bool) -> None:
         """Releases what is left, with its tokens in the log, so that others go on with it."""
+        if can_run and can_flush:
+            for serving in list(self._servings.values()):
+                serving.recall()
+            if self._tasks:
+                await asyncio.wait(self._tasks.values(), timeout=LAST_WORDS_S)
         for serving in list(self._servings.values()):
             serving.release()
             if not can_flush and serving.flight.outbox is not None:
                 serving.flight.outbox.discard(serving.flight.epoch)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=RELEASE_S)
+
+
+def served_names(settings: ConsumerSettings, info: EngineInfo) -> list[str]:
+    """Names that requests may use for the model, the preferred one first."""
+    names = (settings.model, info.model, settings.engine.model, *settings.aliases)
+    return list(dict.fromkeys(name for name in names if name))
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -1,4 +1,4 @@
-"""Result lines, field by field as in the OpenAI batch API.
+"""Result lines, field by field as in the OpenAI batch API, and the chunks of a stream on a reply topic.
 
     {"id", "custom_id", "response": {"status_code", "request_id", "body"} | null, "error": {…} | null}
 
@@ -70,6 +70,50 @@ def success_line(
     return _line(result_id, request.custom_id, response, None)
 
 
+def chunk_line(
+    request: ParsedRequest,
+    *,
+    request_id: str,
+    model: str,
+    created: int,
+    epoch: int,
+    seq: int,
+    offset: int,
+    content: str,
+) -> bytes:
+    """A part of an answer, for a reply topic whose request asks for a stream: a chunk of the OpenAI API
+
+        {"id", "object": "chat.completion.chunk", "created", "model", "system_fingerprint",
+         "choices": [{"index", "delta": {"content"}, "logprobs", "finish_reason": null}],
+         "custom_id", "request_id", "epoch", "seq", "offset"}
+
+    (`text_completion` has `text` in the place of `delta`), with five fields of ours. `offset` counts the
+    characters (Unicode code points) of the answer before this chunk. A reader ignores a chunk whose
+    (`epoch`, `seq`) is not above the highest so far, and otherwise does
+
+        text = text[:offset] + content
+
+    That is right however often chunks are repeated, whoever takes the request over, and if the answer has to
+    begin anew. The result line, which has no `object`, ends the stream and holds the whole answer.
+    """
+    chat = request.endpoint == CHAT
+    return _encode(
+        {
+            "id": ("chatcmpl-" if chat else "cmpl-") + request_id.removeprefix(REQUEST_PREFIX),
+            "object": "chat.completion.chunk" if chat else "text_completion",
+            "created": created,
+            "model": model,
+            "choices": [_chat_delta(content, offset) if chat else _text_choice(content, None)],
+            "system_fingerprint": None,
+            "custom_id": request.custom_id,
+            "request_id": request_id,
+            "epoch": epoch,
+            "seq": seq,
+            "offset": offset,
+        }
+    )
+
+
 def failure_line(
     custom_id: str | None,
     *,
@@ -121,7 +165,13 @@ def _chat_choice(text: str, finish_reason: str) -> dict[str, object]:
     return {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
 
 
-def _text_choice(text: str, finish_reason: str) -> dict[str, object]:
+def _chat_delta(content: str, offset: int) -> dict[str, object]:
+    """The role stands in the first one, as in the API."""
+    delta = {"content": content} if offset else {"role": "assistant", "content": content}
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def _text_choice(text: str, finish_reason: str | None) -> dict[str, object]:
     return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
 
 

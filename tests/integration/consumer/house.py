@@ -16,7 +16,7 @@ from headrace.consumer.drain import Drain
 from headrace.consumer.engine_process import EngineHandle, EngineProcess
 from headrace.consumer.prepare import Preparer
 from headrace.consumer.settings import ConsumerSettings
-from headrace.consumer.worker import Parts, Worker
+from headrace.consumer.worker import Parts, Worker, served_names
 from headrace.gpu_engine.api import EngineInfo, SamplingParams
 from headrace.gpu_engine.config import EngineConfig, SimConfig
 from headrace.gpu_engine.sim import expected_answer
@@ -93,20 +93,26 @@ async def tokens_in_log(broker: Broker, ref: RequestRef, count: int) -> None:
 class House:
     """One worker with its session and its engine process."""
 
-    def __init__(self, session: ConsumerSession, settings: ConsumerSettings) -> None:
+    def __init__(self, broker: Broker, session: ConsumerSession, settings: ConsumerSettings) -> None:
         self.drain = Drain(settings.grace_s)
         self.engines: list[EngineHandle] = []
-        self._preparer = Preparer(SimTokenizer(), ["sim"])
+        self._preparer: Preparer | None = None
+        self._settings = settings
         self._session = session
-        parts = Parts(session, lambda: EngineProcess(settings.engine), self._prepare, self._on_ready)
+        parts = Parts(session, broker, self._start_engine, self._prepare, self._on_ready)
         self.worker = Worker(parts, settings, self.drain)
         self.task = asyncio.create_task(self.worker.run())
 
     @classmethod
     async def open(cls, broker: Broker, settings: ConsumerSettings) -> House:
-        return cls(await broker.consume(settings.lanes, settings.lease_ms), settings)
+        session = await broker.consume(settings.lanes, settings.lease_ms, pool=settings.pool)
+        return cls(broker, session, settings)
+
+    def _start_engine(self) -> EngineHandle:
+        return EngineProcess(self._settings.engine)
 
     async def _prepare(self, info: EngineInfo) -> Preparer:
+        self._preparer = Preparer(SimTokenizer(), served_names(self._settings, info))
         return self._preparer
 
     def _on_ready(self, info: EngineInfo, engine: EngineHandle) -> None:
@@ -116,14 +122,18 @@ class House:
         """Everything stops where it is; nothing is handed back, the session is not closed."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-        self._preparer.close()
+        self._close_preparer()
 
     async def stop(self) -> None:
         """A drain, as by SIGTERM."""
         self.drain.request()
         await asyncio.wait_for(self.task, PATIENCE_S)
         await self._session.close()
-        self._preparer.close()
+        self._close_preparer()
+
+    def _close_preparer(self) -> None:
+        if self._preparer is not None:
+            self._preparer.close()
 
 
 def sim_settings(*, step_ms: float = 5, lease_ms: int = 1000, **changes: object) -> ConsumerSettings:

@@ -47,7 +47,8 @@ async def test_an_engine_that_is_killed_in_mid_answer_leaves_the_streams_unbroke
     os.kill(house.engines[0].pid, signal.SIGKILL)
     for number, reader in enumerate(await asyncio.gather(*readers)):
         reader.check(number, 60)
-        assert reader.kept == [0], "an engine's death needs no new start in the log"
+        assert reader.kept[0] == 0
+        assert reader.kept[1] > 0, "the log says that the engine died, and readers notice nothing"
     assert len(house.engines) == 2
     await house.stop()
 

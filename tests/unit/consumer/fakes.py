@@ -7,19 +7,24 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.broker.contract import (
     Append,
+    ConsumerEntry,
     DeadLetter,
     Done,
+    LaneStats,
     Opened,
     OpenOutcome,
+    QueueStats,
     Release,
+    Retry,
+    Serves,
     Settlement,
 )
 from headrace.broker.errors import BrokerUnavailable
-from headrace.broker.events import Delta, Event, Started
+from headrace.broker.events import Delta, Event, Handed, Started
 from headrace.broker.fold import Fold, fold
 from headrace.broker.message import Delivery, Lane, Message, RequestRef
 from headrace.consumer.drain import Drain
@@ -42,6 +47,7 @@ from headrace.gpu_engine.text.sim import SimTokenizer
 
 FINGERPRINT = "words-1"
 NOW_MS = 1_700_000_000_000
+QUEUE = "headrace.requests.standard"
 
 T = TypeVar("T")
 
@@ -70,9 +76,15 @@ def delivery(
     stream: bool = True,
     deadline_ms: int | None = None,
     lane: Lane = Lane.STANDARD,
+    published_ms: int = NOW_MS - 5,
+    position: str | None = None,
+    **fields: Any,
 ) -> Delivery:
-    message = Message(line() if body is None else body, name, lane, stream=stream, deadline_ms=deadline_ms)
-    return Delivery(message, RequestRef(name), f"queue/{name}", NOW_MS - 5, handle=name)
+    """`fields`: further ones of its message."""
+    asked = line() if body is None else body
+    message = Message(asked, name, lane, stream=stream, deadline_ms=deadline_ms, **fields)
+    place = f"{QUEUE}/{name}" if position is None else position
+    return Delivery(message, RequestRef(name, message.tenant), place, published_ms, handle=name)
 
 
 @dataclass
@@ -99,6 +111,8 @@ class FakeSession:
         self.settled: dict[str, Settlement] = {}
         self.appends: list[list[Append]] = []
         self.pulls: list[int] = []
+        self.reserves: list[int] = []
+        self.announced: list[Serves] = []
         self.heartbeats = 0
         self.faults: dict[str, Fault] = {}
         self.gates: dict[str, asyncio.Event] = {}
@@ -136,13 +150,23 @@ class FakeSession:
 
     # -------------------------------------------------------------------------------- the contract
 
-    async def pull(self, limit: int, wait_ms: int) -> list[Delivery]:
+    async def pull(self, limit: int, wait_ms: int, *, reserved: int = 0) -> list[Delivery]:
+        """First in, first out, but for what is reserved."""
         self.pulls.append(limit)
+        self.reserves.append(reserved)
         await self._meet("pull", lambda: None)
         if not self.queue:
-            await asyncio.sleep(0.002)
-        taken, self.queue = self.queue[:limit], self.queue[limit:]
+            await asyncio.sleep(min(wait_ms, 2) / 1000)
+        taken: list[Delivery] = []
+        for one in list(self.queue):
+            room = limit if one.message.lane is Lane.INTERACTIVE else limit - reserved
+            if len(taken) < room:
+                taken.append(one)
+                self.queue.remove(one)
         return taken
+
+    async def announce(self, serves: Serves) -> None:
+        await self._meet("announce", lambda: self.announced.append(serves))
 
     async def heartbeat(self) -> list[Delivery]:
         self.heartbeats += 1
@@ -185,6 +209,8 @@ class FakeSession:
         if terminal is not None:
             assert terminal.epoch == epoch
             self.logs.setdefault(name, []).append(terminal)
+        if isinstance(settlement, Release | Retry) and epoch:
+            self.logs.setdefault(name, []).append(Handed(epoch, settlement.reason))
         if name in self.settled and terminal is None and not isinstance(settlement, Release):
             return True  # a repeated acknowledgement
         self.settled[name] = settlement
@@ -210,8 +236,32 @@ class FakeSession:
         raise BrokerUnavailable(f"the broker went away during {call}")
 
 
+class FakeRegistry:
+    """The other consumers and the backlog, as a test has them."""
+
+    def __init__(self) -> None:
+        self.entries: list[ConsumerEntry] = []
+        self.lanes: dict[Lane, LaneStats] = {}
+        self.away = False
+
+    def enter(self, pool: str, *models: str) -> None:
+        self.entries.append(ConsumerEntry(f"c-{pool}", pool, tuple(Lane), Serves(models, 4), 0))
+
+    async def consumers(self) -> list[ConsumerEntry]:
+        if self.away:
+            raise BrokerUnavailable("the registry is away")
+        return self.entries
+
+    async def stats(self, pool: str = "") -> QueueStats:
+        if self.away:
+            raise BrokerUnavailable("the registry is away")
+        return QueueStats(self.lanes, [], 0, 0)
+
+
 class FakeEngine:
-    """`EngineHandle` whose words a test chooses."""
+    """`EngineHandle` whose words a test chooses. `obliging`: it answers an abort by itself."""
+
+    obliging = True
 
     def __init__(self, pid: int, info: EngineInfo) -> None:
         self.pid = pid
@@ -260,6 +310,8 @@ class FakeEngine:
 
     def send(self, message: ToEngine) -> None:
         self.sent.append(message)
+        if isinstance(message, Abort) and self.obliging:
+            self.give(message.id, finish="abort")
 
     async def receive(self) -> FromEngine:
         message = None if self._dead else await self._messages.get()
@@ -279,8 +331,11 @@ class FakeEngine:
 class Rig:
     """A worker between a fake session and fake engines; runs while the context is open."""
 
-    def __init__(self, settings: ConsumerSettings | None = None, *, batch_size: int = 4) -> None:
+    def __init__(
+        self, settings: ConsumerSettings | None = None, *, batch_size: int = 4, obliging: bool = True
+    ) -> None:
         self.session = FakeSession()
+        self.registry = FakeRegistry()
         self.settings = settings or settings_for_tests()
         self.drain = Drain(self.settings.grace_s)
         self.info = EngineInfo(
@@ -293,12 +348,14 @@ class Rig:
         )
         self.first_words: FromEngine | None = Ready(self.info)  # of the engines to come; None: they load
         self.engines: list[FakeEngine] = []
+        self.obliging = obliging  # engines answer aborts by themselves
         self.preparer = Preparer(SimTokenizer(), ["words", "alias"])
-        parts = Parts(self.session, self._start_engine, self._prepare)
+        parts = Parts(self.session, self.registry, self._start_engine, self._prepare)
         self.worker = Worker(parts, self.settings, self.drain)
 
     def _start_engine(self) -> FakeEngine:
         engine = FakeEngine(len(self.engines) + 1, self.info)
+        engine.obliging = self.obliging
         if self.first_words is not None:
             engine.say(self.first_words)
         self.engines.append(engine)

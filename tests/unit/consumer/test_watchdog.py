@@ -8,6 +8,7 @@ import pytest
 
 from headrace.broker.contract import DeadLetter, Done, Release
 from headrace.broker.events import Failed, Finished
+from headrace.broker.fold import Deaths
 from headrace.consumer.errors import EngineSick
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.settings import WatchdogSettings
@@ -21,7 +22,7 @@ def settings(**changes: object) -> dict[str, object]:
 
 def victim(*, barren: bool = True, lonely_deaths: int = 0) -> InFlight:
     flight = InFlight(delivery(), 0.0)
-    flight.lonely_deaths = lonely_deaths
+    flight.deaths = Deaths(lonely_deaths, lonely_deaths)
     flight.tokens_when_placed = 0 if barren else -1
     return flight
 
@@ -107,7 +108,8 @@ async def test_after_a_death_all_requests_go_on_with_the_tokens_received_so_far(
         await rig.settled("a")
         await rig.settled("b")
         for name in ("a", "b"):
-            assert len(rig.session.starts(name)) == 1, "readers notice nothing"
+            kept = [started.kept for started in rig.session.starts(name)]
+            assert kept in ([0, 1], [0, 2]), "readers notice nothing"
             assert rig.session.fold(name).restarts == 0
         assert {rig.session.fold(name).text for name in ("a", "b")} == {"ABZ", "CZ"}
 
@@ -273,5 +275,4 @@ async def test_a_suspect_that_is_cancelled_lets_the_others_in() -> None:
         rig.publish(delivery("b"))
         rig.session.cancel("a")
         await eventually(lambda: engine.aborted == [request.id])
-        engine.give(request.id, finish="abort")
         await engine.get(2)

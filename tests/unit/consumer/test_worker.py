@@ -19,6 +19,7 @@ from headrace.gpu_engine.api import EngineError, Output, Unusable
 from tests.unit.consumer.fakes import (
     FINGERPRINT,
     NOW_MS,
+    QUEUE,
     Rig,
     delivery,
     eventually,
@@ -82,7 +83,7 @@ async def test_started_names_delivery_consumer_seed_and_fingerprint() -> None:
         request = await rig.engine.get()
         await eventually(lambda: bool(rig.session.starts()))
         (started,) = rig.session.starts()
-        assert (started.delivery, started.consumer) == ("queue/r1", "consumer-1")
+        assert (started.delivery, started.consumer) == (f"{QUEUE}/r1", "consumer-1")
         assert (started.seed, started.kept, started.fingerprint) == (77, 0, FINGERPRINT)
         assert started.at_ms == NOW_MS
         assert request.params.seed == 77
@@ -106,7 +107,7 @@ async def test_lanes_become_priorities_of_the_engine() -> None:
 
 
 async def test_the_window_is_filled_as_slots_free_not_batch_at_a_time() -> None:
-    async with Rig(settings_for_tests(max_in_flight=3)) as rig:
+    async with Rig(settings_for_tests(max_in_flight=3, window={"interactive_reserve": 0})) as rig:
         rig.publish(*(delivery(f"r{n}") for n in range(5)))
         await rig.engine.get(3)
         assert rig.worker.in_flight == 3
@@ -256,7 +257,7 @@ def interrupted(rig: Rig, *, fingerprint: str = FINGERPRINT, text: str = "AB") -
     """The log of r1 as a killed owner left it."""
     message = delivery().message
     rig.session.logs["r1"] = [
-        Started(1, "old", "queue/r1", 42, message.body_hash, fingerprint, at_ms=NOW_MS - 3),
+        Started(1, "old", f"{QUEUE}/r1", 42, message.body_hash, fingerprint, at_ms=NOW_MS - 3),
         Delta(1, 0, (65, 66), text),
     ]
     rig.session.epochs["r1"] = 1
@@ -350,7 +351,7 @@ async def test_a_cancel_on_the_way_to_the_engine_ends_the_request(
 
 
 async def test_a_running_request_that_is_cancelled_is_aborted_and_keeps_its_text() -> None:
-    async with Rig() as rig:
+    async with Rig(obliging=False) as rig:
         rig.publish(delivery())
         request = await rig.engine.get()
         rig.engine.give(request.id, 65)
@@ -366,7 +367,7 @@ async def test_a_running_request_that_is_cancelled_is_aborted_and_keeps_its_text
 
 
 async def test_a_request_that_finishes_before_its_cancel_arrives_is_an_answer() -> None:
-    async with Rig() as rig:
+    async with Rig(obliging=False) as rig:
         rig.publish(delivery())
         request = await rig.engine.get()
         rig.session.cancel("r1")
@@ -389,7 +390,7 @@ async def test_a_cancel_while_the_answer_is_being_settled_changes_nothing() -> N
 
 
 async def test_a_cancelled_request_ends_even_when_its_engine_dies() -> None:
-    async with Rig() as rig:
+    async with Rig(obliging=False) as rig:
         rig.publish(delivery())
         request = await rig.engine.get()
         rig.engine.give(request.id, 65)
@@ -411,7 +412,7 @@ async def test_a_deadline_that_passed_in_the_queue_ends_the_request_with_what_th
 
 
 async def test_a_deadline_that_passes_while_running_aborts_and_keeps_the_text() -> None:
-    async with Rig() as rig:
+    async with Rig(obliging=False) as rig:
         rig.publish(delivery(deadline_ms=NOW_MS + 20))
         request = await rig.engine.get()
         rig.engine.give(request.id, 65)

@@ -1,0 +1,40 @@
+"""The lines that a stream on a reply topic gets, beside the events that they tell of.
+
+A request asks for them by `stream` and `reply_to`. `lines.output.chunk_line` says what a chunk is and how a
+reader puts them together; here is decided which there are: one for each delta with text, and after each
+`started` one that says all so far again, from the beginning. So a reader needs to know nothing of owners,
+engines and restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.broker.events import Delta, Event, Started
+from headrace.broker.lines.output import chunk_line
+from headrace.consumer.inflight import InFlight
+
+
+def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created: int) -> list[bytes]:
+    """Chunks for `events`, which the outbox of `flight` has just put on the wire. `model`: the name that
+    clients see; `created`: unix time in seconds."""
+    message = flight.delivery.message
+    if not (message.stream and message.reply_to) or flight.parsed is None or flight.outbox is None:
+        return []
+    outbox = flight.outbox
+    deltas = [event for event in events if isinstance(event, Delta)]
+    end = outbox.characters + sum(len(delta.text) for delta in deltas)
+    offset = 0 if isinstance(events[0], Started) else outbox.characters
+    if offset == end:
+        return []
+    chunk = chunk_line(
+        flight.parsed,
+        request_id=flight.request_id,
+        model=model,
+        created=created,
+        epoch=outbox.epoch,
+        seq=deltas[-1].seq if deltas else outbox.next_seq - 1,
+        offset=offset,
+        content=flight.text[offset:end],
+    )
+    return [chunk]

@@ -1,0 +1,176 @@
+"""From the queue into the slots: pulls a window of deliveries, and lets in who is next.
+
+session ──pull──► waiting room ──a slot is free──► admitted … left
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from headrace.broker.contract import ConsumerSession
+from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.message import Delivery, Lane
+from headrace.consumer.backoff import Backoff
+from headrace.consumer.broker_clock import BrokerClock
+from headrace.consumer.fair_queue import Ticket
+from headrace.consumer.neighbours import Neighbours
+from headrace.consumer.serving import Serving
+from headrace.consumer.settings import ConsumerSettings
+from headrace.consumer.waiting_room import WaitingRoom
+from headrace.consumer.window import Ask, Window, reserve_for
+
+log = logging.getLogger(__name__)
+
+PULL_WAIT_MS = 500
+LOOK_S = 1.0
+
+
+def window_of(settings: ConsumerSettings, slots: int) -> Window:
+    wanted = settings.window.interactive_reserve
+    reserve = reserve_for(slots) if wanted is None else wanted
+    return Window(
+        slots=slots,
+        room=(settings.window.times - 1) * slots,
+        reserve=reserve if Lane.INTERACTIVE in settings.lanes else 0,
+        room_bytes=settings.window.max_bytes,
+    )
+
+
+def room_of(settings: ConsumerSettings) -> WaitingRoom:
+    order = settings.order
+    return WaitingRoom(
+        settings.lanes, weights=order.tenant_weights, patience=order.patience, lead=order.lead_tokens
+    )
+
+
+class Intake:
+    """`poll_s`: how often it looks for interactive work while everything is full (one cannot wait for it: a
+    pull that waits could not be told that a slot is free). `clock`: monotonic seconds."""
+
+    def __init__(
+        self,
+        session: ConsumerSession,
+        window: Window,
+        room: WaitingRoom,
+        neighbours: Neighbours,
+        broker_clock: BrokerClock,
+        *,
+        poll_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._session = session
+        self._window = window
+        self._room = room
+        self._neighbours = neighbours
+        self._broker_clock = broker_clock
+        self._poll_s = poll_s
+        self._clock = clock
+        self._tickets: dict[Serving, Ticket] = {}  # of all that are held
+        self._waiting: dict[Ticket, Serving] = {}
+        self._changed = asyncio.Event()
+        self._full = asyncio.Event()
+        self._closed = False
+
+    @property
+    def waiting(self) -> list[Serving]:
+        return list(self._waiting.values())
+
+    # ---------------------------------------------------------------------------------------- pulling
+
+    async def run(self, take: Callable[[Delivery], Serving]) -> None:
+        """Pulls until it is closed. `take` begins to serve a delivery."""
+        backoff = Backoff()
+        while (ask := await self._worth_asking()) is not None:
+            try:
+                deliveries = await self._session.pull(
+                    ask.limit, PULL_WAIT_MS if ask.shared else 0, reserved=ask.reserved
+                )
+            except BrokerUnavailable as error:
+                log.warning("pulling failed, will be repeated: %s", error)
+                await backoff.pause()
+                continue
+            backoff = Backoff()
+            self._neighbours.pulled(len(deliveries), of=ask.shared)
+            for delivery in deliveries:
+                self._enter(take(delivery))
+            self._admit()
+
+    def close(self) -> None:
+        """No more pulls; one that is under way still brings what it brings."""
+        self._closed = True
+        self._changed.set()
+
+    async def _worth_asking(self) -> Ask | None:
+        """Returns as soon as there is room, or it is time to look for interactive work; None: closed."""
+        poll_at = self._clock() + self._poll_s
+        while not self._closed:
+            ask = self._ask()
+            wait_s = max(0.0, poll_at - self._clock())
+            if ask.shared or (ask.reserved and not wait_s):
+                return ask
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s if ask.reserved else None):
+                    await self._changed.wait()
+        return None
+
+    def _ask(self) -> Ask:
+        return self._window.ask(
+            held=len(self._tickets),
+            waiting=len(self._waiting),
+            waiting_bytes=self._room.size,
+            room=self._neighbours.room,
+        )
+
+    async def watch_backlog(self) -> None:
+        """Decides how much may wait here, as long as all slots are taken; until it is cancelled."""
+        while True:
+            await self._full.wait()
+            await self._neighbours.look()
+            for serving in self.waiting:
+                if serving.lane in self._neighbours.paused:
+                    serving.recall()
+            self._changed.set()
+            await asyncio.sleep(LOOK_S)
+
+    # ------------------------------------------------------------------------------------ coming, going
+
+    def _enter(self, serving: Serving) -> None:
+        ticket = serving.ticket()
+        self._tickets[serving], self._waiting[ticket] = ticket, serving
+        self._room.add(ticket, serving.lane)
+
+    def _admit(self) -> None:
+        """Whoever is next, as long as there are slots."""
+        while self._window.may_serve_interactive(self._serving):
+            interactive_only = not self._window.may_serve(self._serving)
+            ticket = self._room.take(self._broker_clock.now_ms(), interactive_only=interactive_only)
+            if ticket is None:
+                break
+            self._waiting.pop(ticket).admit()
+        self._tell_if_full()
+
+    def left(self, serving: Serving) -> None:
+        """It was settled, or lost: its place is free."""
+        ticket = self._tickets.pop(serving, None)
+        if ticket is None:
+            return
+        if self._waiting.pop(ticket, None) is None:
+            self._room.charge(ticket, serving.lane, serving.cost)
+        else:
+            self._room.remove(ticket)
+        self._admit()
+        self._changed.set()
+
+    @property
+    def _serving(self) -> int:
+        return len(self._tickets) - len(self._waiting)
+
+    def _tell_if_full(self) -> None:
+        if self._window.may_serve(self._serving):
+            self._full.clear()
+        else:
+            self._full.set()
