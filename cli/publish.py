@@ -11,13 +11,14 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from headrace.broker.blobs import BlobStore, check_in
 from headrace.broker.contract import Broker
 from headrace.broker.errors import BrokerError
 from headrace.broker.ids import new_request_id
 from headrace.broker.lines.reader import FORMAT_BYTES, Line, LineReader, foreign_format, grouped
 from headrace.broker.lines.request import LineError
 from headrace.broker.message import Lane, Message
-from headrace.cli import options
+from headrace.cli import options, service_options
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
 from headrace.cli.settings import read_environment
@@ -37,6 +38,8 @@ def publish(
     queue_timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Longest wait for the start of a request.")
     ] = None,
+    blobs: service_options.Blobs = None,
+    blob_threshold: service_options.BlobThreshold = service_options.BLOB_THRESHOLD,
     broker: options.Broker = None,
     broker_option: options.BrokerOptions = None,
     prefix: options.Prefix = None,
@@ -56,13 +59,17 @@ def publish(
         queue_timeout_ms=None if queue_timeout is None else round(queue_timeout * 1000),
     )
     url = options.broker_url(broker, broker_option, environment)
-    run_async(_publish_file(input_file, template, url, options.prefix(prefix, environment)))
+    store_url = service_options.blob_store(blobs, environment)
+    store = BlobStore(store_url, threshold=blob_threshold) if store_url is not None else None
+    run_async(_publish_file(input_file, template, store, url, options.prefix(prefix, environment)))
 
 
-async def _publish_file(path: Path, template: Message, url: str, prefix: str) -> ExitCode:
+async def _publish_file(
+    path: Path, template: Message, store: BlobStore | None, url: str, prefix: str
+) -> ExitCode:
     with _open_input(path) as file:
         async with connected(url, prefix) as broker:
-            return await _publish_lines(broker, path, file, template)
+            return await _publish_lines(broker, path, file, template, store)
 
 
 def _open_input(path: Path) -> BufferedReader:
@@ -79,12 +86,16 @@ def _open_input(path: Path) -> BufferedReader:
     return file
 
 
-async def _publish_lines(broker: Broker, path: Path, file: BinaryIO, template: Message) -> ExitCode:
+async def _publish_lines(
+    broker: Broker, path: Path, file: BinaryIO, template: Message, store: BlobStore | None
+) -> ExitCode:
     published = refused = 0
     try:
         for group in grouped(LineReader(file)):
             messages = [
-                _message(line, template, broker) for line in group if not isinstance(line.request, LineError)
+                await check_in(_message(line, template, broker), store)
+                for line in group
+                if not isinstance(line.request, LineError)
             ]
             ids = [result.ref.request_id for result in await broker.publish(messages)] if messages else []
             published, refused = published + len(ids), refused + len(group) - len(ids)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import options
+from headrace.cli import options, service_options
 from headrace.cli.broker_options import parse_options
 from headrace.cli.engine_options import takes_engine
 from headrace.cli.errors import ExitCode, Mistake
@@ -43,12 +43,34 @@ def up(
     grace: options.Grace = 20.0,
     served_model_name: options.ServedModelNames = None,
     log_retention: options.LogRetention = 24 * 60 * 60,
+    pool: options.Pool = None,
+    lane_policy: service_options.LanePolicies = None,
+    tenant_weight: service_options.TenantWeights = None,
+    max_queued_requests: service_options.MaxQueuedRequests = service_options.LIMITS.max_requests,
+    max_queued_tokens: service_options.MaxQueuedTokens = service_options.LIMITS.max_tokens,
+    blobs: service_options.Blobs = None,
+    blob_threshold: service_options.BlobThreshold = service_options.BLOB_THRESHOLD,
+    quarantine_after: service_options.QuarantineAfter = service_options.QUARANTINE_AFTER,
+    poison_deaths: service_options.PoisonDeaths = service_options.POISON_DEATHS,
     ready_file: options.ReadyFile = None,
 ) -> None:
     """Run broker, consumers and gateway on this machine until Ctrl-C."""
     environment = read_environment()
     require_model(engine)
     check_place(ready_file)
+    service_options.lane_policies(lane_policy)  # what is wrong with them is said before anything starts
+    service_options.tenant_weights(tenant_weight)
+    common = (
+        *("--pool", options.pool(pool, environment)),
+        *service_options.repeated("--lane-policy", lane_policy),
+    )
+    limits = (
+        "--max-queued-requests",
+        str(max_queued_requests),
+        "--max-queued-tokens",
+        str(max_queued_tokens),
+    )
+    deaths = ("--quarantine-after", str(quarantine_after), "--poison-deaths", str(poison_deaths))
     stack = StackOptions(
         data_dir=data_dir,
         engine=engine,
@@ -62,6 +84,13 @@ def up(
         served_model_names=tuple(served_model_name or ()),
         grpc_port=grpc_port,
         grace_s=grace,
+        blobs=service_options.blob_store(blobs, environment),
+        consumer_arguments=(
+            *common,
+            *deaths,
+            *service_options.repeated("--tenant-weight", tenant_weight),
+        ),
+        gateway_arguments=(*common, *limits, "--blob-threshold", str(blob_threshold)),
     )
     run_async(_up(Stack(stack, _say), ready_file))
 

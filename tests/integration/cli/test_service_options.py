@@ -1,0 +1,102 @@
+"""Options of consumers and gateways: what they mean, and that `up` hands them on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from headrace.broker.message import Lane
+from headrace.broker.queue_policy import QueuePolicy
+from headrace.cli.errors import Mistake
+from headrace.cli.main import execute
+from headrace.cli.service_options import blob_store, lane_policies, repeated, tenant_weights
+from headrace.cli.settings import read_environment
+from tests.integration.cli.conftest import PATIENCE_S, SIM, Spawn, chat_line
+from tests.integration.cli.test_up import up
+
+
+def test_policies_are_read_by_lane() -> None:
+    policies = lane_policies(["batch:size=10,timeout=2,on-timeout=delay", "standard:may-shorten=no"])
+    assert policies == {
+        Lane.BATCH: QueuePolicy(size=10, timeout_ms=2000, on_timeout="delay"),
+        Lane.STANDARD: QueuePolicy(may_shorten=False),
+    }
+    assert lane_policies(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        (["express:size=1"], "'express' is no lane"),
+        (["batch:speed=1"], "'speed' is no setting"),
+        (["batch:size=many"], "size=many is no number"),
+        (["batch:size=1", "batch:timeout=2"], "batch has two"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_a_sentence(texts: list[str], sentence: str) -> None:
+    with pytest.raises(Mistake, match=f"--lane-policy: .*{sentence}"):
+        lane_policies(texts)
+
+
+def test_weights_are_read_by_tenant() -> None:
+    assert tenant_weights(["a=2", "b=c=0.5"]) == {"a": 2.0, "b=c": 0.5}
+    for nonsense in ("a", "a=", "a=0", "a=-1", "a=nan", "a=inf", "a=x"):
+        with pytest.raises(Mistake, match="--tenant-weight takes NAME=NUMBER"):
+            tenant_weights([nonsense])
+
+
+def test_the_blob_store_may_be_named_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert blob_store(None, read_environment()) is None
+    monkeypatch.setenv("HEADRACE_BLOBS", "memory://folder")
+    assert blob_store(None, read_environment()) == "memory://folder"
+    assert blob_store("/srv/blobs", read_environment()) == "/srv/blobs"
+
+
+def test_an_option_that_was_given_twice_is_handed_on_twice() -> None:
+    assert repeated("--a", ["1", "2"]) == ("--a", "1", "--a", "2")
+    assert repeated("--a", None) == ()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--lane-policy", "express:size=1"), ("--tenant-weight", "a"), ("--pool", "a.b"), ("--blobs", "")],
+)
+def test_up_says_what_is_wrong_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    assert execute(["up", *SIM, "--data-dir", str(tmp_path / "d"), *arguments]) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("headrace: ")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.slow
+def test_up_hands_pool_policies_and_blob_store_on(spawn: Spawn, tmp_path: Path) -> None:
+    blobs = tmp_path / "blobs"
+    _, ready = up(
+        spawn,
+        tmp_path,
+        *("--pool", "vision", "--blobs", str(blobs), "--blob-threshold", "100"),
+        *("--lane-policy", "standard:size=1000,timeout=60", "--tenant-weight", "a=2"),
+        *("--max-queued-requests", "50", "--quarantine-after", "1", "--poison-deaths", "1"),
+    )
+
+    def headrace(*arguments: str | Path) -> str:
+        process = spawn(*arguments, HEADRACE_BROKER=ready["broker"], HEADRACE_POOL="vision")
+        output, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, errors
+        return output
+
+    [entry] = json.loads(headrace("consumers", "--json"))
+    assert entry["pool"] == "vision"
+    (tmp_path / "in.jsonl").write_text(chat_line(1) + "\n")
+    store = ("--blobs", blobs, "--blob-threshold", "100")
+    [request_id] = headrace("publish", tmp_path / "in.jsonl", *store).split()
+    assert headrace("watch", request_id).strip()
+    assert len([path for path in blobs.rglob("*") if path.is_file()]) == 1
+    with Redis.from_url(ready["broker"]) as client:
+        [(_, fields)] = client.xrange("headrace.results")
+    assert json.loads(fields[b"body"])["response"]["status_code"] == 200
