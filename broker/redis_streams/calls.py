@@ -153,8 +153,9 @@ class SessionCalls:
                 )
             case PassOn(pool):
                 keys += [names.requests(delivery.message.lane, pool), names.pools]
+                handed = encode_event(Handed(epoch, f"passed on to pool {pool!r}"))
                 moved = encode_event(Moved(epoch, pool, log=""))
-                place: list[Value] = [delivery.position, pool, moved, self._retention.feed_length]
+                place: list[Value] = [delivery.position, pool, handed, moved, self._retention.feed_length]
                 return Call("pass_on", keys, [*right, *place])
 
     def refuse(self, entry: Entry, reason: str) -> Call:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from headrace.broker.contract import Broker, ConsumerSession
-from headrace.broker.message import Delivery, Lane
+from headrace.broker.message import DEFAULT_POOL, Delivery, Lane
 from headrace.broker.names import Names
 
 # Sessions of tests take these; the last lane is kept free for the sentinels of `steps.read_results`.
@@ -24,6 +24,8 @@ class Case(ABC):
     finds_duplicates_at_publish: bool  # or only when the second delivery is opened
     refuses_late_appends: bool  # or stores them as void events
     leases_single_deliveries: bool  # or whole partitions: a release needs the session to close
+    emits_chunks_once: bool  # or at least once, an overtaken owner's too
+    control_delay_ms: int = 0  # until all sessions have heard that a lane is paused
 
     def __init__(self, broker: Broker, names: Names, lease_ms: int) -> None:
         self.broker = broker
@@ -55,8 +57,8 @@ class Case(ABC):
         self._brokers.append(broker)
         return broker
 
-    async def consume(self, lanes: Sequence[Lane] = LANES) -> ConsumerSession:
-        session = await self.broker.consume(lanes, self.lease_ms)
+    async def consume(self, lanes: Sequence[Lane] = LANES, *, pool: str = DEFAULT_POOL) -> ConsumerSession:
+        session = await self.broker.consume(lanes, self.lease_ms, pool=pool)
         self._alive.append(session)
         self._sessions.append(session)
         return session
@@ -90,6 +92,12 @@ class Case(ABC):
             ms -= self.lease_ms // 4
             for session in self._alive:
                 self.lost += await session.heartbeat()
+
+    async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
+        """Pauses a lane, and waits until all sessions know."""
+        await self.broker.pause(lane, pool)
+        if self.control_delay_ms:
+            await self.pass_time(self.control_delay_ms)
 
     async def lapse(self, *sessions: ConsumerSession) -> None:
         """Freezes sessions until their leases are over."""

@@ -19,6 +19,7 @@ class MemoryCase(Case):
     finds_duplicates_at_publish = False
     refuses_late_appends = False
     leases_single_deliveries = False
+    emits_chunks_once = False
 
     def __init__(self, cluster: MemoryCluster, clock: ManualClock) -> None:
         super().__init__(MemoryLog(cluster), cluster.names, lease_ms=30_000)

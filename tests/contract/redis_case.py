@@ -21,6 +21,7 @@ class RedisCase(Case):
     finds_duplicates_at_publish = True
     refuses_late_appends = True
     leases_single_deliveries = True
+    emits_chunks_once = True
 
     def __init__(self, broker: Broker, url: str, prefix: str) -> None:
         super().__init__(broker, Names(prefix), LEASE_MS)

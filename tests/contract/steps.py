@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.broker.contract import (
@@ -70,6 +70,15 @@ async def nothing_comes(case: Case, *sessions: ConsumerSession, within_ms: int) 
         await case.pass_time(step)
 
 
+async def eventually(case: Case, holds: Callable[[], Awaitable[bool]]) -> None:
+    """Waits until something holds of what readers hear of with a delay."""
+    for _ in range(64):
+        if await holds():
+            return
+        await case.pass_time(case.lease_ms // 8)
+    raise AssertionError("it never came true")
+
+
 @dataclass(slots=True)
 class Writer:
     """A consumer that runs one delivery; keeps the fold of the log as it knows it."""
@@ -86,8 +95,8 @@ class Writer:
         assert opened.state is not None
         return cls(session, delivery, opened.epoch, opened.state)
 
-    async def append(self, *events: Event) -> bool:
-        (appended,) = await self.session.append([Append(self.delivery, self.epoch, events)])
+    async def append(self, *events: Event, chunks: Sequence[bytes] = ()) -> bool:
+        (appended,) = await self.session.append([Append(self.delivery, self.epoch, events, chunks)])
         if appended:
             for event in events:
                 self.fold.read(event)
@@ -98,7 +107,9 @@ class Writer:
         tokens = len(self.fold.token_ids) if kept is None else kept
         return await self.append(self.started(tokens))
 
-    def started(self, kept: int = 0) -> Started:
+    def started(self, kept: int = 0, *, alone: bool = False) -> Started:
+        """Carries on what the log says of earlier deaths."""
+        deaths = self.fold.deaths
         return Started(
             epoch=self.epoch,
             consumer=self.session.name,
@@ -107,14 +118,16 @@ class Writer:
             body_hash=self.delivery.message.body_hash,
             fingerprint="model",
             kept=kept,
+            deaths=deaths.all,
+            lone_deaths=deaths.lone,
+            alone=alone,
         )
 
-    async def say(self, *texts: str) -> bool:
+    async def say(self, *texts: str, chunks: Sequence[bytes] = ()) -> bool:
         """One delta, of one token, for each text."""
         first = self.fold.next_seq
-        return await self.append(
-            *(Delta(self.epoch, first + i, (ord(text[0]),), text) for i, text in enumerate(texts))
-        )
+        deltas = (Delta(self.epoch, first + i, (ord(text[0]),), text) for i, text in enumerate(texts))
+        return await self.append(*deltas, chunks=chunks)
 
     async def finish(self, line: bytes | None = b"line") -> bool:
         return await self.session.settle(self.delivery, self.epoch, Done(Finished(self.epoch, "stop"), line))

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.broker.contract import Conflict, OpenOutcome, Published
 from headrace.broker.errors import BrokerError
-from headrace.broker.message import JSON, PROTOBUF, Lane, Message, RequestRef
+from headrace.broker.message import JSON, PROTOBUF, Claim, Lane, Message, RequestRef
 from tests.contract.case import Case
 from tests.contract.steps import (
     BODY,
@@ -21,6 +21,8 @@ from tests.contract.steps import (
     take_all,
 )
 
+CLAIM = {"headrace-claim": b"blob", "headrace-claim-hash": b"0" * 64, "headrace-claim-size": b"1"}
+
 
 async def test_a_message_arrives_with_all_that_it_was_published_with(case: Case) -> None:
     sent = Message(
@@ -33,11 +35,33 @@ async def test_a_message_arrives_with_all_that_it_was_published_with(case: Case)
         reply_to=f"{case.names.prefix}.reply.mine",
         stream=True,
         headers={"traceparent": "00-ab-cd-01", "x-Büro": "grün"},
+        queue_timeout_ms=90_000,
     )
     (ref,) = await publish(case.broker, sent)
     _, delivery = await take(case, await case.consume())
     assert delivery.message == sent
     assert delivery.ref == ref == RequestRef("träger/1:2 3", "acme")
+
+
+async def test_a_body_in_the_blob_store_is_named_by_its_message(case: Case) -> None:
+    whole = Message(b"a large body", content_type=PROTOBUF)
+    claim = Claim("s3://bucket/äb c", whole.body_hash, size=12)
+    sent = Message(b"", "r", content_type=PROTOBUF, claim=claim)
+    await publish(case.broker, sent)
+    _, delivery = await take(case, await case.consume())
+    assert delivery.message == sent
+    assert delivery.message.body_hash == whole.body_hash
+
+
+async def test_the_same_body_is_the_same_request_wherever_it_lies(case: Case) -> None:
+    await publish_one(case.broker)
+    claim = Claim("blob", Message(BODY).body_hash, len(BODY))
+    (again,) = await case.broker.publish([Message(b"", "r", claim=claim)])
+    assert again == Published(RequestRef("r"), duplicate=case.finds_duplicates_at_publish)
+    session = await case.consume()
+    await start_writer(case, session)
+    if not case.finds_duplicates_at_publish:
+        assert (await session.open((await take(case, session))[1])).outcome is OpenOutcome.TWIN
 
 
 async def test_a_message_without_id_gets_its_position_as_id(case: Case) -> None:
@@ -180,6 +204,9 @@ async def test_a_bare_entry_of_a_foreign_client_is_a_request_of_the_lane_it_stan
     [
         pytest.param({"request-id": b"lost"}, id="no body"),
         pytest.param({"body": b"x", "deadline": b"tomorrow"}, id="a deadline that is no number"),
+        pytest.param({"body": b"x", "queue-timeout": b"soon"}, id="a queue timeout that is no number"),
+        pytest.param({"body": b"", "headrace-claim": b"blob"}, id="half a claim"),
+        pytest.param({"body": b"x", **CLAIM}, id="a claim, and a body beside it"),
         pytest.param({"body": b"x", "tenant": b"\xff\xfe"}, id="a header that is not UTF-8"),
         pytest.param({"body": b"x", "reply-to": b"somebody.elses.topic"}, id="a reply topic not allowed"),
     ],

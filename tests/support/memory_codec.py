@@ -74,7 +74,7 @@ def decode_record(record: Record, partition: PartitionId, offset: int, names: Na
     try:
         deadline_ms = int(headers["deadline"]) if "deadline" in headers else None
         queue_timeout_ms = int(headers["queue-timeout"]) if "queue-timeout" in headers else None
-        claim = _claim(headers)
+        claim = _claim(headers, record.value)
         published_ms = int(headers.get(PUBLISHED, record.at_ms))
     except ValueError:
         return Undecodable("a header that holds a number, or a claim, holds something else")
@@ -142,13 +142,13 @@ def log_key(ref: RequestRef) -> str:
     return f"{ref.tenant}/{ref.request_id}"
 
 
-def _claim(headers: Mapping[str, str]) -> Claim | None:
-    """Raises ValueError for half a claim."""
+def _claim(headers: Mapping[str, str], body: bytes) -> Claim | None:
+    """Raises ValueError for half a claim, and for one with a body beside it."""
     if not {_CLAIM, _CLAIM_HASH, _CLAIM_SIZE} & headers.keys():
         return None
     address, size = headers.get(_CLAIM, ""), int(headers.get(_CLAIM_SIZE, ""))
     body_hash = bytes.fromhex(headers.get(_CLAIM_HASH, ""))
-    if not address or len(body_hash) != 32:
+    if body or not address or len(body_hash) != 32:
         raise ValueError("half a claim")
     return Claim(address, body_hash, size)
 

@@ -77,8 +77,7 @@ class MemoryLog:
         """Nobody can look up a key, so a known id is simply appended again: a twin, or a conflict, which
         shows when it is opened."""
         for message in messages:
-            if message.pool and not POOL.fullmatch(message.pool):
-                raise BrokerError(f"{message.pool[:40]!r} is no name of a pool")
+            _check_pool(message.pool)
             if message.reply_to is not None and not self.names.reply_allowed(message.reply_to):
                 raise ReplyNotAllowed(
                     f"results cannot go to {message.reply_to!r}: reply topics begin with "
@@ -297,9 +296,15 @@ class MemoryLog:
     async def consume(
         self, lanes: Sequence[Lane], lease_ms: int, *, pool: str = DEFAULT_POOL
     ) -> MemorySession:
+        _check_pool(pool)
         await self.cluster.hop()
         self.cluster.open_pool(pool)
         return MemorySession(self.cluster, self.cluster.new_consumer_name(), lanes, lease_ms, pool)
 
     async def close(self) -> None:
         """Nothing to close: sessions have their own."""
+
+
+def _check_pool(pool: str) -> None:
+    if pool and not POOL.fullmatch(pool):
+        raise BrokerError(f"{pool[:40]!r} is no name of a pool")

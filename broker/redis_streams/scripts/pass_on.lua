@@ -3,7 +3,7 @@
 -- KEYS[1] stream   KEYS[2] index   KEYS[3] log   KEYS[4] feed   KEYS[5] stream of the other pool
 -- KEYS[6] set of pools
 -- ARGV[1] group   ARGV[2] consumer   ARGV[3] entry id   ARGV[4] epoch   ARGV[5] position
--- ARGV[6] the other pool   ARGV[7] event `moved`   ARGV[8] length of the feed
+-- ARGV[6] the other pool   ARGV[7] event `handed`   ARGV[8] event `moved`   ARGV[9] length of the feed
 -- Returns 1, or why not: LOST, OVERTAKEN
 
 local refused = refusal(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
@@ -12,7 +12,7 @@ if refused then return refused end
 local entry = redis.call('XRANGE', KEYS[1], ARGV[3], ARGV[3])[1]
 if entry then
   requeue(KEYS[5], KEYS[2], ARGV[5], sent_fields(entry))
-  write(KEYS[3], KEYS[4], ARGV[8], {ARGV[7]})
+  write(KEYS[3], KEYS[4], ARGV[9], {ARGV[7], ARGV[8]})
   if ARGV[6] ~= '' then redis.call('SADD', KEYS[6], ARGV[6]) end
 end
 acknowledge(KEYS[1], ARGV[1], ARGV[3])
