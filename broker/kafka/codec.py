@@ -192,7 +192,7 @@ def readable_headers(headers: Headers) -> dict[str, str]:
 
 def sent_headers(headers: Headers) -> list[tuple[str, bytes]]:
     """The headers that a buried message was published with."""
-    return _without(headers, (REASON, ORIGIN, POSITION, PUBLISHED, DUE))
+    return _without(headers, (REASON, ORIGIN, POSITION, PUBLISHED, MOVES, DUE))
 
 
 def own_headers(headers: Headers) -> dict[str, str]:

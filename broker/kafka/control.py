@@ -72,7 +72,7 @@ class ControlState:
             case "paused":
                 (self.paused.discard if value is None else self.paused.add)(name)
             case "consumer":
-                report = None if value is None else _decode_report(name, value, at_ms)
+                report = None if value is None else decode_report(name, value, at_ms)
                 self.reports.pop(name, None)
                 if report is not None:
                     self.reports[name] = report
@@ -198,7 +198,7 @@ class Control:
         await self._write([(f"paused/{_lane_name(lane, pool)}", None)])
 
     async def report(self, report: Report) -> None:
-        await self._write([(f"consumer/{report.name}", _encode_report(report))])
+        await self._write([(f"consumer/{report.name}", encode_report(report))])
 
     async def withdraw(self, consumer: str) -> None:
         """The end of a consumer in the registry."""
@@ -272,7 +272,7 @@ def _lane_name(lane: Lane, pool: str) -> str:
     return f"{pool}.{lane.value}"
 
 
-def _encode_report(report: Report) -> bytes:
+def encode_report(report: Report) -> bytes:
     said = {
         "pool": report.pool,
         "lanes": list(report.lanes),
@@ -284,7 +284,7 @@ def _encode_report(report: Report) -> bytes:
     return json.dumps(said).encode()
 
 
-def _decode_report(name: str, value: bytes, at_ms: int) -> Report | None:
+def decode_report(name: str, value: bytes, at_ms: int) -> Report | None:
     """None for what is no report: the registry must not fall over somebody's bytes."""
     try:
         said = json.loads(value)
