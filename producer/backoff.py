@@ -42,15 +42,18 @@ class Backoff:
     def reset(self) -> None:
         self._failures = 0
 
-    def next_wait(self, at_least: float = 0.0) -> float | None:
-        """Seconds to wait after one more failure, or None when patience is at its end.
+    def next_wait(self, at_least: float = 0.0, *, for_ever: bool = False) -> float | None:
+        """Seconds to wait after one more failure, or None when patience is at its end (never, where
+        something else bounds the waiting: `for_ever`).
 
-        `at_least`: what the other side asked for; the jitter comes on top of it.
+        `at_least`: what the other side asked for; the jitter comes on top of it, up to half as much again, so
+        that all who were told the same do not come back together.
         """
         now = self._clock()
         if self._failures == 0:
             self._failing_since = now
         bound = min(self._policy.longest_s, self._policy.first_s * 2 ** min(self._failures, 32))
         self._failures += 1
-        wait = at_least + self._uniform(0, bound)
-        return None if now + wait - self._failing_since > self._policy.patience_s else wait
+        wait = at_least + self._uniform(0, max(bound, at_least / 2))
+        over = now + wait - self._failing_since > self._policy.patience_s
+        return None if over and not for_ever else wait

@@ -50,7 +50,8 @@ class Client:
 
     def __init__(self, target: str, *, policy: RetryPolicy | None = None) -> None:
         options = [
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            # How much a gateway takes is for it to say: with a blob store that is more.
+            ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.keepalive_time_ms", 30_000),
             # The retries are ours; the channel shall only be quick to connect again.

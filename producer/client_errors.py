@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from headrace.broker.events import Usage
@@ -34,6 +34,10 @@ class RequestIdTaken(ClientError):
 
 class UnknownRequest(ClientError):
     """The service knows no request with this id."""
+
+
+class ModelNotServed(ClientError):
+    """No consumer serves the model; the text lists those that are served."""
 
 
 class CursorGone(ClientError):
@@ -80,6 +84,9 @@ _CLASSES: dict[grpc.StatusCode, type[ClientError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
 }
 
+# Reasons (`ErrorInfo`) that say more than their status.
+_REASONS: dict[str, type[ClientError]] = {"MODEL_NOT_FOUND": ModelNotServed}
+
 
 def from_rpc(error: grpc.aio.AioRpcError) -> ClientError:
     """The typed error of a call that failed."""
@@ -88,7 +95,13 @@ def from_rpc(error: grpc.aio.AioRpcError) -> ClientError:
         return InvalidRequest(f"the request is too large for the gateway: {details}", code)
     if code is grpc.StatusCode.UNAVAILABLE:
         return Unreachable(f"no gateway answers ({details}); is it running, and is the address right?", code)
-    return _CLASSES.get(code, ClientError)(details or f"the call failed with {code.name}", code)
+    kind = _REASONS.get(_reason(error)) or _CLASSES.get(code, ClientError)
+    return kind(details or f"the call failed with {code.name}", code)
+
+
+def is_overload(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the service had no room, and may have some later."""
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and is_retryable(error)
 
 
 def is_retryable(error: grpc.aio.AioRpcError) -> bool:
@@ -101,19 +114,25 @@ def is_retryable(error: grpc.aio.AioRpcError) -> bool:
 
 def retry_delay(error: grpc.aio.AioRpcError) -> float:
     """Seconds that the server asks us to wait (`RetryInfo` of the rich error model), else 0."""
-    for key, value in error.trailing_metadata() or ():
-        if key == DETAILS_TRAILER and isinstance(value, bytes):
-            return _delay_in(value)
-    return 0.0
-
-
-def _delay_in(trailer: bytes) -> float:
     info = error_details_pb2.RetryInfo()
+    if not _unpack(error, info):
+        return 0.0
+    seconds: float = info.retry_delay.ToTimedelta().total_seconds()
+    return max(0.0, seconds)
+
+
+def _reason(error: grpc.aio.AioRpcError) -> str:
+    info = error_details_pb2.ErrorInfo()
+    return str(info.reason) if _unpack(error, info) else ""
+
+
+def _unpack(error: grpc.aio.AioRpcError, into: Message) -> bool:
+    """Fills `into` with the detail of its type, if the error has one that can be read."""
+    trailer = dict(error.trailing_metadata() or ()).get(DETAILS_TRAILER)
+    if not isinstance(trailer, bytes):
+        return False
     try:
         details = status_pb2.Status.FromString(trailer).details
-        if any(detail.Unpack(info) for detail in details if detail.Is(info.DESCRIPTOR)):
-            seconds: float = info.retry_delay.ToTimedelta().total_seconds()
-            return max(0.0, seconds)
+        return any(detail.Unpack(into) for detail in details if detail.Is(into.DESCRIPTOR))
     except DecodeError:
-        pass  # a trailer that we cannot read asks for nothing
-    return 0.0
+        return False  # a trailer that we cannot read says nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, object]]
 
 # The service ends a request at its deadline and says so; the call waits a little longer to hear it.
 DEADLINE_GRACE_S = 2.0
+LONGEST_DURATION_S = 315_576_000_000  # of google.protobuf.Duration
+# Ids carry a place of their log. A client knows none, so it spreads its requests over all that there may be.
+PLACES = 1 << 14
 _LANES = {
     Lane.INTERACTIVE: pb.LANE_INTERACTIVE,
     Lane.STANDARD: pb.LANE_STANDARD,
@@ -35,6 +39,7 @@ class RequestOptions(TypedDict, total=False):
 
     `request_id`: the same id with the same content is the same request; one is made when there is none.
     `timeout_s`: bounds everything, queueing and retries included; the request expires with it.
+    `queue_timeout_s`: how long it may wait for its start, where the lane's policy lets a request say so.
     """
 
     model: str
@@ -43,6 +48,7 @@ class RequestOptions(TypedDict, total=False):
     custom_id: str
     request_id: str
     timeout_s: float
+    queue_timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,10 @@ class Deadline:
 
     def __init__(self, seconds: float | None) -> None:
         self._at = math.inf if seconds is None else time.monotonic() + seconds
+
+    @property
+    def is_set(self) -> bool:
+        return not math.isinf(self._at)
 
     @property
     def seconds_left(self) -> float:
@@ -98,10 +108,14 @@ def inference_request(prompt: Prompt, options: RequestOptions) -> pb.InferenceRe
         sampling=options.get("sampling", Sampling()),
     )
     message = _checked(request)
-    message.request_id = options.get("request_id") or new_request_id(lane)
+    message.request_id = options.get("request_id") or new_request_id(lane, secrets.randbelow(PLACES))
     message.lane = _LANES[lane]
     if (timeout_s := options.get("timeout_s")) is not None:
         message.deadline.FromMilliseconds(int((time.time() + timeout_s) * 1000))
+    if (queue_timeout_s := options.get("queue_timeout_s")) is not None:
+        if not 0 < queue_timeout_s < LONGEST_DURATION_S:
+            raise InvalidRequest(f"queue_timeout_s must be above 0, not {queue_timeout_s}")
+        message.queue_timeout.FromMilliseconds(max(1, int(queue_timeout_s * 1000)))
     return message
 
 

@@ -19,7 +19,14 @@ from typing import Any, TypeAlias
 import grpc.aio
 
 from headrace.producer.backoff import Backoff, RetryPolicy
-from headrace.producer.client_errors import DeadlineExceeded, Unreachable, from_rpc, is_retryable, retry_delay
+from headrace.producer.client_errors import (
+    DeadlineExceeded,
+    Unreachable,
+    from_rpc,
+    is_overload,
+    is_retryable,
+    retry_delay,
+)
 from headrace.producer.client_request import Deadline
 from headrace.v1 import inference_pb2 as pb
 from headrace.v1 import inference_pb2_grpc
@@ -100,10 +107,14 @@ class Follower:
 
 
 async def pause(error: grpc.aio.AioRpcError, backoff: Backoff, deadline: Deadline) -> None:
-    """Waits until the call may be tried again; raises the typed error where that is of no use."""
+    """Waits until the call may be tried again; raises the typed error where that is of no use.
+
+    A service that is full has said when to come back, and is asked until the deadline where there is one; all
+    other troubles try our patience.
+    """
     if not is_retryable(error):
         raise from_rpc(error) from error
-    wait = backoff.next_wait(at_least=retry_delay(error))
+    wait = backoff.next_wait(retry_delay(error), for_ever=is_overload(error) and deadline.is_set)
     if wait is None:
         raise from_rpc(error) from error
     if wait > deadline.seconds_left:

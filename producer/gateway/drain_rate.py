@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 MEMORY_S = 10.0
-SHORTEST_S, LONGEST_S, UNKNOWN_S = 0.5, 30.0, 2.0
+SHORTEST_S, LONGEST_S, UNKNOWN_S = 0.5, 30.0, 1.0
 
 
 class DrainRate:

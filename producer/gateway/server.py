@@ -77,5 +77,7 @@ class Gateway:
 def _intake(broker: Broker, settings: GatewaySettings) -> Intake:
     blobs = None
     if settings.blobs is not None:
-        blobs = BlobStore(settings.blobs, threshold=settings.blob_threshold, limit=settings.blob_limit)
+        blobs = BlobStore(
+            settings.blobs.get_secret_value(), threshold=settings.blob_threshold, limit=settings.blob_limit
+        )
     return Intake(broker, Routes(broker, settings.pool), LaneDepths(broker, settings.queue), blobs)

@@ -21,8 +21,8 @@ class GatewaySettings(BaseModel):
     `broker`: URL of the queue, kept out of logs since it may hold a password. `pool`: where requests go
     whose model says nothing else (see `routes`). `port` 0: any free one.
     `limits` bound what is in flight through this gateway; of `queue`, the policies of the lanes, the gateway
-    keeps the sizes. `blobs`: URL of the store for bodies above `blob_threshold` bytes, of which it takes
-    up to `blob_limit` (None: all bodies travel in their messages).
+    keeps the sizes. `blobs`: URL (likewise) of the store for bodies of more than `blob_threshold` and up to
+    `blob_limit` bytes (None: all bodies travel in their messages).
     `max_message_bytes`: longest message taken in, where there is no blob store; a longer one is refused
     before it is read. gRPC's own default of 4 MiB is too short for a line of the batch format.
     `keepalive_s`: how often an idle connection is probed. `min_ping_interval_s`: how often clients may probe
@@ -40,7 +40,7 @@ class GatewaySettings(BaseModel):
     pool: str = DEFAULT_POOL
     limits: GatewayLimits = GatewayLimits()
     queue: dict[Lane, QueuePolicy] = {}
-    blobs: str | None = None
+    blobs: SecretStr | None = None
     blob_threshold: int = Field(default=THRESHOLD, ge=0)
     blob_limit: int = Field(default=LIMIT, ge=1)
     host: str = "127.0.0.1"

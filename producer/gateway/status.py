@@ -64,7 +64,7 @@ def unknown(request_id: str) -> Refusal:
 
 
 def not_served(model: str, served: Sequence[str]) -> Refusal:
-    names = ", ".join(repr(shown(name, LONGEST_SHOWN // 4)) for name in served[:MOST_MODELS_SHOWN])
+    names = ", ".join(shown(name, LONGEST_SHOWN // 4) for name in served[:MOST_MODELS_SHOWN])
     more = f" and {len(served) - MOST_MODELS_SHOWN} more" if len(served) > MOST_MODELS_SHOWN else ""
     message = f"the model {_shown(model)} is not served here; served: {names}{more}"
     return Refusal(grpc.StatusCode.NOT_FOUND, message, "MODEL_NOT_FOUND", "request.model")

@@ -20,22 +20,29 @@ class Break(Exception):
     """A step of a script: the call ends here with this status."""
 
     def __init__(
-        self, code: grpc.StatusCode, details: str = "as the test wants", retry_s: float | None = None
+        self,
+        code: grpc.StatusCode,
+        details: str = "as the test wants",
+        retry_s: float | None = None,
+        reason: str = "",
     ) -> None:
         self.code = code
         self.details = details
         self.retry_s = retry_s
+        self.reason = reason
 
     async def abort(self, context: Any) -> None:
-        trailers = () if self.retry_s is None else (("grpc-status-details-bin", self._rich_status()),)
+        plain = self.retry_s is None and not self.reason
+        trailers = () if plain else (("grpc-status-details-bin", self._rich_status()),)
         await context.abort(self.code, self.details, trailers)
 
     def _rich_status(self) -> bytes:
         info = error_details_pb2.RetryInfo()
         info.retry_delay.FromMilliseconds(int((self.retry_s or 0) * 1000))
-        packed = any_pb2.Any()
-        packed.Pack(info)
-        status = status_pb2.Status(code=self.code.value[0], message=self.details, details=[packed])
+        details = [any_pb2.Any(), any_pb2.Any()]
+        details[0].Pack(error_details_pb2.ErrorInfo(domain="headrace", reason=self.reason))
+        details[1].Pack(info)
+        status = status_pb2.Status(code=self.code.value[0], message=self.details, details=details)
         raw: bytes = status.SerializeToString()
         return raw
 

@@ -32,8 +32,19 @@ def test_progress_starts_the_waits_anew() -> None:
     assert backoff.next_wait() == 1
 
 
-def test_what_the_other_side_asks_for_is_the_least() -> None:
-    assert Backoff(RetryPolicy(1, 5, 100), Clock(), longest).next_wait(at_least=30) == 31
+def test_what_the_other_side_asks_for_is_the_least_and_half_as_much_again_the_most() -> None:
+    for choose, wait in ((longest, 45), (lambda low, _: low, 30)):
+        assert Backoff(RetryPolicy(1, 5, 100), Clock(), choose).next_wait(at_least=30) == wait
+    assert Backoff(RetryPolicy(1, 5, 100), Clock(), longest).next_wait(at_least=0.5) == 1.5
+
+
+def test_who_waits_for_ever_has_no_patience_to_lose() -> None:
+    clock = Clock()
+    backoff = Backoff(RetryPolicy(1, 1, patience_s=10), clock, longest)
+    backoff.next_wait()
+    clock.now = 1000
+    assert backoff.next_wait(for_ever=True) == 1
+    assert backoff.next_wait() is None
 
 
 def test_patience_counts_from_the_first_failure_in_a_row() -> None:

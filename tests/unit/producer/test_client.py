@@ -19,6 +19,7 @@ from headrace.producer.client_errors import (
     CursorGone,
     DeadlineExceeded,
     InvalidRequest,
+    ModelNotServed,
     NotAllowed,
     Overloaded,
     RequestFailed,
@@ -247,6 +248,60 @@ async def test_patience_ends_with_a_typed_error() -> None:
             await client.submit("Hi")
         with pytest.raises(Unreachable, match="no gateway answers"):
             await client.complete("Hi")
+
+
+async def test_a_service_that_is_full_is_asked_until_the_deadline_whatever_our_patience() -> None:
+    policy = RetryPolicy(first_s=0.001, longest_s=0.001, patience_s=0.0)
+    gateway = FakeGateway()
+    gateway.submits += [FULL, FULL, pb.SubmitResponse(request_id="r")]
+    gateway.streams += [[FULL], [accepted(), finished()]]
+    async with connected(gateway, policy) as client:
+        assert (await client.submit("Hi", timeout_s=30)).request_id == "r"
+        await client.complete("Hi", timeout_s=30)
+        gateway.submits.append(AWAY)
+        with pytest.raises(Unreachable):
+            await client.submit("Hi", timeout_s=30)
+
+
+async def test_a_service_that_is_full_for_longer_than_we_have_ends_the_wait_at_once() -> None:
+    gateway = FakeGateway()
+    gateway.submits.append(Break(grpc.StatusCode.RESOURCE_EXHAUSTED, "the lane is full", retry_s=30))
+    async with connected(gateway) as client:
+        with pytest.raises(DeadlineExceeded, match="the lane is full"):
+            await asyncio.wait_for(client.submit("Hi", timeout_s=20), 5)
+
+
+async def test_a_model_that_nobody_serves_is_an_error_of_its_own() -> None:
+    gateway = FakeGateway()
+    gateway.submits.append(Break(grpc.StatusCode.NOT_FOUND, "served: 'a'", reason="MODEL_NOT_FOUND"))
+    gateway.submits.append(Break(grpc.StatusCode.NOT_FOUND, "no such request", reason="REQUEST_UNKNOWN"))
+    async with connected(gateway) as client:
+        with pytest.raises(ModelNotServed, match="served: 'a'"):
+            await client.submit("Hi", model="b")
+        with pytest.raises(UnknownRequest):
+            await client.submit("Hi")
+
+
+async def test_a_queue_timeout_travels_with_the_request_and_must_make_sense() -> None:
+    gateway = FakeGateway()
+    gateway.submits.append(pb.SubmitResponse(request_id="r"))
+    async with connected(gateway) as client:
+        await client.submit("Hi", queue_timeout_s=1.5)
+        assert gateway.calls[0].request.queue_timeout.ToMilliseconds() == 1500
+        for senseless in (0, -1, float("nan"), float("inf")):
+            with pytest.raises(InvalidRequest, match="queue_timeout_s"):
+                await client.submit("Hi", queue_timeout_s=senseless)
+    assert len(gateway.calls) == 1
+
+
+async def test_the_ids_of_one_client_spread_over_all_places() -> None:
+    gateway = FakeGateway()
+    gateway.submits.extend([pb.SubmitResponse(request_id="r")] * 40)
+    async with connected(gateway) as client:
+        for _ in range(40):
+            await client.submit("Hi")
+    places = [read_request_id(call.request.request_id) for call in gateway.calls]
+    assert len({place.place % 16 for place in places if place}) > 4
 
 
 async def test_nobody_there_is_one_sentence() -> None:

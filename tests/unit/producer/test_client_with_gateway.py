@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace.broker.contract import ConsumerEntry, Serves
 from headrace.broker.events import Delta, Finished, Started
-from headrace.broker.message import RequestRef
+from headrace.broker.message import Lane, RequestRef
 from headrace.producer.backoff import RetryPolicy
 from headrace.producer.client import Client
-from headrace.producer.client_errors import RequestIdTaken, UnknownRequest
+from headrace.producer.client_errors import InvalidRequest, ModelNotServed, RequestIdTaken, UnknownRequest
 from headrace.producer.gateway.server import Gateway
 from headrace.producer.gateway.settings import GatewaySettings
 from tests.unit.gateway.fake_broker import FakeBroker
 
+HUGE = "x" * (20 << 20)
 QUICK = RetryPolicy(first_s=0.001, longest_s=0.01, patience_s=5)
 STARTED = Started(1, "c", "p", 0, b"", "f")
 
 
 @asynccontextmanager
-async def gateway(broker: FakeBroker) -> AsyncIterator[tuple[Gateway, int]]:
-    served = Gateway(broker, GatewaySettings.model_validate({"broker": "redis://x", "port": 0}))
+async def gateway(broker: FakeBroker, **settings: Any) -> AsyncIterator[tuple[Gateway, int]]:
+    served = Gateway(broker, GatewaySettings.model_validate({"broker": "redis://x", "port": 0, **settings}))
     port = await served.start()
     try:
         yield served, port
@@ -76,3 +80,52 @@ async def test_submit_watch_and_cancel_go_by_the_id() -> None:
         assert broker.cancelled == [RequestRef(submitted.request_id)]
         with pytest.raises(UnknownRequest):
             await anext(client.watch("nobody"))
+
+
+@pytest.mark.slow  # the gateway asks for a wait of a second
+async def test_a_full_gateway_is_waited_for_and_takes_the_next_when_one_has_ended() -> None:
+    broker = FakeBroker()
+    async with (
+        gateway(broker, limits={"max_requests": 1}) as (_, port),
+        Client(f"127.0.0.1:{port}", policy=QUICK) as client,
+    ):
+        first = asyncio.create_task(client.complete("Hi", request_id="first"))
+        await broker.publish_seen.wait()
+        second = asyncio.create_task(client.complete("Hi", request_id="second", timeout_s=30))
+        await asyncio.sleep(0.05)
+        assert RequestRef("second") not in broker.messages
+        await broker.write("first", STARTED, Finished(1, "stop"))
+        await broker.write("second", STARTED, Finished(1, "stop"))
+        assert [(await one).request_id for one in (first, second)] == ["first", "second"]
+
+
+async def test_a_model_that_nobody_serves_is_told_with_those_that_are() -> None:
+    broker = FakeBroker()
+    broker.registered = [ConsumerEntry("c", "", tuple(Lane), Serves(("llama",), 1), 0)]
+    async with gateway(broker) as (_, port), Client(f"127.0.0.1:{port}", policy=QUICK) as client:
+        with pytest.raises(ModelNotServed, match=r"served: 'llama'"):
+            await client.submit("Hi", model="gpt")
+        await client.submit("Hi", model="llama")
+
+
+async def test_a_prompt_of_20_mb_is_refused_by_its_size() -> None:
+    broker = FakeBroker()
+    async with gateway(broker) as (_, port), Client(f"127.0.0.1:{port}", policy=QUICK) as client:
+        for call in (client.submit, client.complete):
+            with pytest.raises(InvalidRequest, match=r"too large for the gateway.*vs\. 9437184"):
+                await call(HUGE)
+    assert broker.messages == {}
+
+
+@pytest.mark.slow  # 100 MB over a socket
+async def test_with_a_blob_store_it_is_taken_and_its_message_is_small(tmp_path: Path) -> None:
+    broker = FakeBroker()
+    settings = {"blobs": str(tmp_path)}
+    async with gateway(broker, **settings) as (_, port), Client(f"127.0.0.1:{port}", policy=QUICK) as client:
+        ref = RequestRef((await client.submit(HUGE)).request_id)
+        with pytest.raises(InvalidRequest, match="too large for the gateway"):
+            await client.submit(HUGE * 4)
+    message = broker.messages[ref]
+    assert message.body == b""
+    assert message.claim is not None
+    assert message.claim.size > len(HUGE)
