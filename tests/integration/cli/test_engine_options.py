@@ -47,6 +47,7 @@ UNUSUAL = EngineConfig(
     max_total_tokens=2000,
     enable_prefix_caching=False,
     watermark=0.25,
+    priority_ageing_ms=750.0,
     threads=2,
     sim=SimConfig(
         first_token_ms=1.5, step_ms=0.25, tokens=9, fail_every=3, crash_after_steps=4, hang_after_steps=5
