@@ -110,9 +110,11 @@ class Kafka:
     def _two_listeners(self, own: int) -> dict[str, str]:
         """Clients follow the address that a node names, so one that is to go through the proxy needs a
         listener of its own, which names the proxy."""
+        quorum = f"{LOOPBACK}:{_free_port()}"
         return {
+            "controller.quorum.voters": f"1@{quorum}",
             "listeners": f"PLAINTEXT://{LOOPBACK}:{own},PROXIED://{LOOPBACK}:{self._listener},"
-            f"CONTROLLER://{LOOPBACK}:{_free_port()}",
+            f"CONTROLLER://{quorum}",
             "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{own},PROXIED://{LOOPBACK}:{self.proxy_port}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",

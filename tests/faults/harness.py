@@ -48,22 +48,24 @@ async def run_scenario(
     """Raises AssertionError with all violations; the record and the log of the processes stay in `folder`."""
     rng = random.Random(f"{seed} {scenario.name} {server.kind}")
     prefix, lease_s = f"f{uuid.uuid4().hex[:10]}", LEASES_S[server.kind]
-    async with _proxy_for(scenario, server, rng) as proxy:
-        with _stack_for(scenario, server, proxy, folder, prefix, lease_s) as stack:
-            run = Run(
-                *(stack, server, prefix, rng, lease_s, STEP_MS / 1000, proxy, rounds),
-                breaks=scenario.breaks,
-            )
-            try:
-                await scenario.inject(run)
-                found = await run.verdict()
-                await asyncio.to_thread(stack.drain)
-                found = found or await run.verdict(patience_s=5)
-                write_record(run.record, folder / "record.json")
-            finally:
-                run.close()
-            assert not found, _tell(scenario, seed, found, stack, folder)
-            return _report(scenario, run, seed)
+    async with (
+        _proxy_for(scenario, server, rng) as proxy,
+        _stack_for(scenario, server, proxy, folder, prefix, lease_s) as stack,
+    ):
+        run = Run(
+            *(stack, server, prefix, rng, lease_s, STEP_MS / 1000, proxy, rounds),
+            breaks=scenario.breaks,
+        )
+        try:
+            await scenario.inject(run)
+            found = await run.verdict()
+            await asyncio.to_thread(stack.drain)
+            found = found or await run.verdict(patience_s=5)
+            write_record(run.record, folder / "record.json")
+        finally:
+            run.close()
+        assert not found, _tell(scenario, seed, found, stack, folder)
+        return _report(scenario, run, seed)
 
 
 @contextlib.asynccontextmanager
@@ -77,25 +79,32 @@ async def _proxy_for(
         yield proxy
 
 
-def _stack_for(
+@contextlib.asynccontextmanager
+async def _stack_for(
     scenario: Scenario,
     server: Valkey | Kafka,
     proxy: Proxy | None,
     folder: Path,
     prefix: str,
     lease_s: float,
-) -> contextlib.AbstractContextManager[Stack]:
+) -> AsyncIterator[Stack]:
+    """Starts and ends in a thread: the proxy, through which a stack comes up, lives on our loop."""
     sim = ("--engine", "sim", "--sim-step-ms", str(STEP_MS))
     first = ("--sim-first-token-ms", str(scenario.first_token_ms))
     url = server.url if proxy is None else server.through(proxy.port)
     clock = {"PYTHONPATH": str(CLOCK), "HEADRACE_TEST_CLOCK": str(folder / "clock")}
-    return running_stack(
+    stack = running_stack(
         folder,
         *("--broker", url, "--prefix", prefix, *sim, *first, *scenario.options),
         consumers=scenario.consumers,
         lease_s=lease_s,
         environment=clock if scenario.name == "clock_jumps" else {},
     )
+    started = await asyncio.to_thread(stack.__enter__)
+    try:
+        yield started
+    finally:
+        await asyncio.to_thread(stack.__exit__, None, None, None)
 
 
 def _tell(scenario: Scenario, seed: int, found: list[Violation], stack: Stack, folder: Path) -> str:

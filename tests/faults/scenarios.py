@@ -17,7 +17,7 @@ from tests.faults.checker.record import COMPLETE
 from tests.faults.measures import interruptions, percentile_95
 from tests.faults.raw import completion_line, publish
 from tests.faults.run import Run
-from tests.faults.stack import alive, pid_of
+from tests.faults.stack import alive, engine_of, pid_of
 
 Inject: TypeAlias = Callable[[Run], Awaitable[None]]
 STEP_MS, FIRST_TOKEN_MS = 10, 20
@@ -306,8 +306,7 @@ async def poison(run: Run) -> None:
                     if not isinstance(logged.event, Started):
                         continue
                     owner = pid_of(logged.event.consumer)
-                    engine = run.stack.engine_of(owner) if owner else None
-                    if engine is not None and alive(engine):
+                    if owner and (engine := engine_of(owner)):
                         run.stack.kill(engine)
                         deaths += 1
     finally:

@@ -32,6 +32,16 @@ def pid_of(consumer: str) -> int | None:
     return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else None
 
 
+def engine_of(consumer: int) -> int | None:
+    """The engine's process of a consumer, as the kernel knows it: a ready file may be a moment behind."""
+    for children in Path(f"/proc/{consumer}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for pid in map(int, children.read_text().split()):
+                if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+    return None
+
+
 @dataclass
 class Stack:
     """`pids(kind)` reads the ready file anew, since the stack replaces what was killed. `kills`: when which
@@ -60,12 +70,6 @@ class Stack:
 
     def pids(self, kind: str) -> list[int]:
         return [pid for pid in self.ready()["pids"][kind] if alive(pid)]
-
-    def engine_of(self, consumer_pid: int) -> int | None:
-        """The engine's process of a consumer that runs now."""
-        pids = self.ready()["pids"]
-        pairs = dict(zip(pids["consumer"], pids["engine"], strict=False))
-        return pairs.get(consumer_pid)
 
     def kill(self, pid: int) -> None:
         self.kills.append((time.monotonic(), pid))

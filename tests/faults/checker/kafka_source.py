@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
 
 from tests.faults.checker.events import LogEvent, NoEvent, decode
 from tests.faults.checker.evidence import Evidence, Key, Letter, read_line
 
 _POLL_MS = 500
+_PATIENCE_S = 30.0
 _QUIET_POLLS = 20  # without a record, before an end that is not reached is taken for a failure
 
 
@@ -147,13 +150,26 @@ class _Look:
     def _read_queues(self, partitions: Sequence[TopicPartition]) -> None:
         """A settled delivery lies below the committed offset; what lies above it will be delivered again."""
         group = f"{self._prefix}.consumers"
-        committed = self._admin.list_group_offsets({group: None}).get(group) or {}
+        offsets: Any = patiently(lambda: self._admin.list_group_offsets({group: None}))
+        committed = offsets.get(group) or {}
         for partition in partitions:
             known = committed.get(partition)
             base = 0 if known is None else max(0, known.offset)
             # By the records, not by the end: marks of transactions take offsets, too.
             for record in self._records(partition, base):
                 self._evidence.leases.append(f"{record.place} is not settled: committed up to {base}")
+
+
+def patiently(ask: Callable[[], Any]) -> Any:
+    """Asks again while a broker that has just started says that it will know in a moment."""
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except KafkaError as error:
+            if not error.retriable or time.monotonic() > end:
+                raise
+        time.sleep(0.1)
 
 
 def _record(raw: Any) -> _Record:
@@ -164,6 +180,6 @@ def _record(raw: Any) -> _Record:
 
 
 def _key(text: str) -> Key:
-    """Keys are `tenant/request id`; a tenant has no slash, an id may have."""
+    """Keys are `tenant/request id`; a slash in a tenant is escaped, in an id it is not."""
     tenant, _, request_id = text.partition("/")
-    return Key(tenant, request_id)
+    return Key(tenant.replace("%2F", "/").replace("%25", "%"), request_id)
