@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.broker.contract import ConsumerEntry
+from headrace.broker.message import Lane
 from headrace.cli import options
 from headrace.cli.errors import ExitCode
 from headrace.cli.queue import age
@@ -42,12 +43,13 @@ async def _show(url: str, prefix: str, as_json: bool) -> ExitCode:
 
 
 def _table(entries: Sequence[ConsumerEntry]) -> Table:
-    table = Table("consumer", "pool", "lanes", "models", "slots", "last sign of life")
+    table = Table("consumer", "pool", "lanes", "models", "slots", "last seen")
+    table.columns[0].no_wrap = True
     for entry in entries:
         table.add_row(
             entry.name,
             entry.pool or "–",
-            ", ".join(lane.value for lane in entry.lanes),
+            "all" if set(entry.lanes) == set(Lane) else ", ".join(lane.value for lane in entry.lanes),
             ", ".join(entry.serves.models),
             str(entry.serves.slots),
             f"{age(entry.idle_ms)} ago",

@@ -221,7 +221,7 @@ def lane_of(letter: DeadLettered) -> str:
 
 def _table(letters: Sequence[DeadLettered]) -> Table:
     table = Table("position", "age", "lane", "reason", "begins")
-    table.columns[0].overflow = "fold"
+    table.columns[0].no_wrap = True  # it is there to be copied
     for letter in letters:
         body = letter.body[:SHOWN_BYTES].decode(errors="replace")
         shown = "".join(char if char.isprintable() else "·" for char in body)
