@@ -75,6 +75,8 @@ def read_line(topic: str, headers: Mapping[str, str], body: bytes) -> Line:
 
 
 def _line(topic: str, key: Key, fields: dict[str, Any]) -> Line:
+    if "object" in fields:
+        return _chunk(topic, key, fields)
     response = fields.get("response")
     body = response["body"] if response else {}
     if "choices" in body:
@@ -86,6 +88,13 @@ def _line(topic: str, key: Key, fields: dict[str, Any]) -> Line:
     usage = error.get("usage") or {}
     tokens = usage.get("completion_tokens")
     return Line(topic, key, _id(fields), error.get("partial") or "", error["code"], False, tokens)
+
+
+def _chunk(topic: str, key: Key, fields: dict[str, Any]) -> Line:
+    [choice] = fields["choices"]
+    content = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
+    chunk = Chunk(fields["epoch"], fields["seq"], fields["offset"], content)
+    return Line(topic, key, _id(fields), content, "", False, None, chunk)
 
 
 def _id(fields: dict[str, Any]) -> str:

@@ -86,7 +86,7 @@ class _Case:
             )
         for line in lines:
             yield from _judge_line(about, accepted, reading, line)
-        yield from self._judge_chunks(key, accepted)
+        yield from self._judge_chunks(key)
 
     def _judge_log(self, about: str, accepted: Accepted, reading: Reading) -> Iterator[Violation]:
         end = reading.end
@@ -107,13 +107,13 @@ class _Case:
         for event in reading.wrong_kept:
             yield Violation(Rule.BROKEN, about, f"a start keeps {event.kept} tokens, others stand there")
 
-    def _judge_chunks(self, key: Key, accepted: Accepted) -> Iterator[Violation]:
-        """The reader's rule of a streamed reply: a chunk says where it stands, lower epochs are void."""
-        text, epoch, chunks = "", 0, [line.chunk for line in self._evidence.lines if line.key == key]
+    def _judge_chunks(self, key: Key) -> Iterator[Violation]:
+        """As a reader of a streamed reply puts it together: what is not newer does not count."""
+        text, newest, chunks = "", (0, -1), [line.chunk for line in self._evidence.lines if line.key == key]
         for chunk in chunks:
-            if chunk is None or chunk.epoch < epoch:
+            if chunk is None or (chunk.epoch, chunk.seq) <= newest:
                 continue
-            epoch = chunk.epoch
+            newest = chunk.epoch, chunk.seq
             if chunk.offset > len(text):
                 yield Violation(Rule.SHOWN, key.request_id, f"chunks leave a gap before {chunk.offset}")
             text = text[: chunk.offset] + chunk.content
