@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from headrace.v1 import inference_pb2 as pb
 from headrace.v1.inference_pb2_grpc import InferenceStub
 from tests.integration.cli.conftest import PATIENCE_S, SIM, Spawn, alive, chat_line, eventually
+from tests.support.kafka_server import running_kafka
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +121,38 @@ def check_commands(spawn: Spawn, folder: Path, ready: dict[str, Any], request_id
     stats = json.loads(headrace("queue", "--json"))
     assert set(stats) == {"lanes", "leases", "retrying", "dead_letters", "pools"}
     assert "interactive" in headrace("queue")
+
+
+@pytest.mark.timeout(240)
+def test_a_stack_on_a_kafka_of_its_own_answers_heals_and_drains(spawn: Spawn, tmp_path: Path) -> None:
+    with running_kafka(tmp_path / "warm"):  # skips where there is no Kafka
+        pass
+    process, ready = up(spawn, tmp_path, "--broker", "kafka", "--broker-option", "partitions=2")
+    assert ready["broker"].startswith("kafka://127.0.0.1:")
+    text = "".join(event.delta.text for event in ask(ready["grpc"], "Hi"))
+    assert text
+
+    [kafka] = running_in(tmp_path / "d" / "kafka")
+    os.kill(kafka, signal.SIGKILL)
+    eventually(lambda: set(running_in(tmp_path / "d" / "kafka")) - {kafka}, "another Kafka")
+    assert "".join(event.delta.text for event in ask(ready["grpc"], "Hi")) == text
+    assert read(tmp_path)["broker"] == ready["broker"], "it comes back to its port"
+
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert not running_in(tmp_path / "d" / "kafka")
+
+
+def running_in(folder: Path) -> list[int]:
+    """Processes of Kafka with their data there."""
+    settings = str(folder / "node-1" / "server.properties").encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if settings in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
 
 
 def test_children_do_not_outlive_a_killed_parent(spawn: Spawn, tmp_path: Path) -> None:
