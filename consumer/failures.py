@@ -15,35 +15,28 @@
 | CONFLICT    | its id belongs to another body                      | dead letter, nothing in that log |
 | FENCED      | lower epoch, lost lease, refused settle             | dropped silently, counted        |
 
-(1) Exponential backoff with full jitter. Retries are counted where the log can tell: the reason of `handed`
-carries the number of the attempt. A broker that is away is no failure of a request: calls are repeated until
-it is back (`backoff`).
+(1) By exponential backoff with full jitter, see `retries`. A broker that is away is no failure of a request:
+calls are repeated until it is back (`backoff`).
 """
 
 from __future__ import annotations
 
 import enum
-import random
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from headrace.broker.events import Handed, Terminal
+from headrace.broker.events import Terminal
 from headrace.broker.fold import Deaths
 from headrace.broker.lines.request import LineError
 from headrace.broker.message import Lane
 from headrace.consumer.endings import Ending, Exit
-from headrace.consumer.settings import RetrySettings
 from headrace.gpu_engine.api import EngineError
 
 BAD_REQUEST = 400
 NOT_FOUND = 404
 TOO_MANY = 429
 INTERNAL = 500
-
-_NUMBERED = re.compile(r"retry (\d{1,6}): ")
-_MOST_DOUBLINGS = 30
 
 
 class Kind(enum.Enum):
@@ -167,31 +160,6 @@ def poison(deaths: Deaths) -> Failure:
     return Failure(Kind.POISON, "poisoned", message, INTERNAL)
 
 
-# ------------------------------------------------------------------------------------------------ retries
-
-
-def transient(
-    reason: str,
-    rules: RetrySettings,
-    *,
-    attempt: int | None,
-    left_ms: int | None,
-    jitter: Callable[[float, float], float] = random.uniform,
-) -> Failure:
-    """What waiting may cure. `attempt`: how often it was put off already, None where nobody knows; then the
-    longest pause is used. `left_ms`: until its deadline, where it is to come back to expire."""
-    longest = rules.longest_s * 1000
-    if attempt is None:
-        delay, numbered = jitter(longest / 2, longest), reason
-    else:
-        bound = min(longest, rules.first_s * 1000 * 2 ** min(attempt, _MOST_DOUBLINGS))
-        delay, numbered = jitter(0, bound), f"retry {attempt + 1}: {reason}"
-    if left_ms is not None:
-        delay = min(delay, max(0, left_ms))
-    return Failure(Kind.TRANSIENT, message=numbered, delay_ms=round(delay))
-
-
-def attempts(put_off: Handed | None) -> int:
-    """How often in a row a request was put off before it began, by what the log says of the last time."""
-    numbered = _NUMBERED.match(put_off.reason) if put_off is not None else None
-    return int(numbered[1]) if numbered else 0
+def transient(reason: str, delay_ms: int) -> Failure:
+    """What waiting may cure; `retries` says for how long."""
+    return Failure(Kind.TRANSIENT, message=reason, delay_ms=delay_ms)

@@ -65,6 +65,11 @@ class FairQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def remembered(self) -> int:
+        """Tenants that are known: those that wait, and some that owe."""
+        return len(self._tenants)
+
     def add(self, ticket: Ticket) -> None:
         tenant = self._tenants.get(ticket.tenant)
         if tenant is None:
@@ -90,7 +95,7 @@ class FairQueue:
         if not (in_time or late):
             return None
         tenant, heap = self._first(in_time or late)
-        self._virtual = max(self._virtual, min(waiting.start for waiting, _ in in_time + late))
+        self._advance(heap[0][-1].cost)
         ticket = heapq.heappop(heap)[-1]
         self._waiting.remove(ticket)
         tenant.start += ticket.cost / tenant.weight
@@ -103,6 +108,14 @@ class FairQueue:
         if tenant is not None:
             corrected = tenant.start + (cost - ticket.cost) / tenant.weight
             tenant.start = max(self._virtual, corrected)
+
+    def _advance(self, cost: float) -> None:
+        """Virtual time goes on as if all who wait were served at once. (The start of the one that is served,
+        as in the paper, would let an endless line of newcomers, one request each, starve who came before
+        them.)"""
+        waiting = [tenant for tenant in self._tenants.values() if tenant.waits]
+        passed = cost / sum(tenant.weight for tenant in waiting)
+        self._virtual = max(self._virtual + passed, min(tenant.start for tenant in waiting))
 
     def _first(self, waiting: list[tuple[_Tenant, list[_Entry]]]) -> tuple[_Tenant, list[_Entry]]:
         allowed = min(tenant.start for tenant, _ in waiting) + self._lead

@@ -15,14 +15,14 @@ from headrace.consumer import failures
 from headrace.consumer.backoff import Backoff, insist
 from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.inflight import InFlight
-from headrace.consumer.settings import RetrySettings
+from headrace.consumer.retries import Retries
 
 log = logging.getLogger(__name__)
 
 NOT_OURS = "another consumer wrote into the log meanwhile"
 
 
-async def first_open(session: ConsumerSession, flight: InFlight, rules: RetrySettings) -> Opened | None:
+async def first_open(session: ConsumerSession, flight: InFlight, retries: Retries) -> Opened | None:
     """Opens a delivery that was pulled. None: it is not to be run here, and its ending says why."""
     try:
         opened = await insist(lambda: session.open(flight.delivery), f"opening {flight.request_id}")
@@ -31,7 +31,7 @@ async def first_open(session: ConsumerSession, flight: InFlight, rules: RetrySet
     except BrokerError as error:
         # A log that this version cannot read: another consumer may, and this one goes on.
         log.error("request %s cannot be opened: %s", flight.request_id, error)
-        flight.overrule(failures.transient(str(error), rules, attempt=None, left_ms=None).ending())
+        retries.put_off_unread(flight, str(error))
         return None
     if opened.outcome is not OpenOutcome.RUN:
         flight.disowned(not_to_run(opened.outcome))

@@ -19,7 +19,8 @@ from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.message import Message
 from headrace.consumer.failures import BROKEN_BY_US
-from headrace.gpu_engine.api import SamplingParams
+from headrace.consumer.settings import ConsumerSettings
+from headrace.gpu_engine.api import EngineInfo, SamplingParams
 from headrace.gpu_engine.text.contract import TextError, Tokenizer
 from headrace.gpu_engine.text.stream import TextStream
 
@@ -113,3 +114,9 @@ def sampling_params(sampling: Sampling) -> SamplingParams:
         stop=sampling.stop,
         ignore_eos=sampling.ignore_eos,
     )
+
+
+def served_names(settings: ConsumerSettings, info: EngineInfo) -> list[str]:
+    """Names that requests may use for the model, the preferred one first."""
+    names = (settings.model, info.model, settings.engine.model, *settings.aliases)
+    return list(dict.fromkeys(name for name in names if name))

@@ -14,10 +14,10 @@ from headrace.broker.redis_streams.settings import Retention
 from headrace.consumer.drain import Drain, drain_on_signals
 from headrace.consumer.engine_process import EngineHandle, EngineProcess
 from headrace.consumer.errors import EngineSick, EngineUnusable
-from headrace.consumer.prepare import Preparer
+from headrace.consumer.prepare import Preparer, served_names
 from headrace.consumer.ready_file import write_ready_file
 from headrace.consumer.settings import ConsumerSettings
-from headrace.consumer.worker import Parts, Worker, served_names
+from headrace.consumer.worker import Parts, Worker
 from headrace.gpu_engine.api import EngineInfo
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.text.contract import Tokenizer

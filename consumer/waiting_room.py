@@ -60,7 +60,8 @@ class WaitingRoom:
         there is no room but what is reserved for the interactive lane."""
         if not self._lane_of:
             return None
-        shares = self._preference.plan(1, reserved=int(interactive_only))
+        every_lane = len(self._queues)  # one is taken, but an empty lane shall not use up another's turn
+        shares = self._preference.plan(every_lane, reserved=every_lane if interactive_only else 0)
         for asked, share in enumerate(shares, start=1):
             queue = self._queues.get(share.lane)
             ticket = queue.take(now_ms) if queue is not None else None

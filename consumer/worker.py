@@ -34,12 +34,14 @@ from headrace.consumer.engine_process import EngineHandle
 from headrace.consumer.errors import ConsumerError
 from headrace.consumer.inflight import Doom, InFlight
 from headrace.consumer.intake import PULL_WAIT_MS, Intake, room_of, window_of
+from headrace.consumer.means import Means, Rules
 from headrace.consumer.neighbours import Neighbours, Registry
 from headrace.consumer.outbox import Checkpoints
 from headrace.consumer.placement import Placement
-from headrace.consumer.prepare import Preparer
+from headrace.consumer.prepare import Preparer, served_names
 from headrace.consumer.publisher import Publisher
-from headrace.consumer.serving import Means, Rules, Serving
+from headrace.consumer.retries import Retries
+from headrace.consumer.serving import Serving
 from headrace.consumer.settings import ConsumerSettings
 from headrace.consumer.watchdog import Watchdog
 from headrace.consumer.window import slots_for
@@ -157,15 +159,12 @@ class Worker:
             placement=self._placement,
             publisher=self._publisher,
             neighbours=self._neighbours,
+            retries=Retries(settings.retry, self._broker_clock),
+            rules=Rules(
+                Names(settings.prefix), settings.pool, settings.queue, settings.watchdog.poison_deaths
+            ),
             model=self._model,
             fingerprint=info.fingerprint,
-            rules=Rules(
-                names=Names(settings.prefix),
-                pool=settings.pool,
-                queue=settings.queue,
-                retry=settings.retry,
-                poison_deaths=settings.watchdog.poison_deaths,
-            ),
             clock=self._parts.clock,
             broker_clock=self._broker_clock,
         )
@@ -299,12 +298,6 @@ class Worker:
                 serving.flight.outbox.discard(serving.flight.epoch)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=RELEASE_S)
-
-
-def served_names(settings: ConsumerSettings, info: EngineInfo) -> list[str]:
-    """Names that requests may use for the model, the preferred one first."""
-    names = (settings.model, info.model, settings.engine.model, *settings.aliases)
-    return list(dict.fromkeys(name for name in names if name))
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:

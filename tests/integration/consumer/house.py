@@ -14,9 +14,9 @@ from headrace.broker.fold import Fold
 from headrace.broker.message import Lane, Message, RequestRef
 from headrace.consumer.drain import Drain
 from headrace.consumer.engine_process import EngineHandle, EngineProcess
-from headrace.consumer.prepare import Preparer
+from headrace.consumer.prepare import Preparer, served_names
 from headrace.consumer.settings import ConsumerSettings
-from headrace.consumer.worker import Parts, Worker, served_names
+from headrace.consumer.worker import Parts, Worker
 from headrace.gpu_engine.api import EngineInfo, SamplingParams
 from headrace.gpu_engine.config import EngineConfig, SimConfig
 from headrace.gpu_engine.sim import expected_answer

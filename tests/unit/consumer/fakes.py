@@ -250,7 +250,7 @@ class FakeRegistry:
     async def consumers(self) -> list[ConsumerEntry]:
         if self.away:
             raise BrokerUnavailable("the registry is away")
-        return self.entries
+        return list(self.entries)
 
     async def stats(self, pool: str = "") -> QueueStats:
         if self.away:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.broker.events import Delta, Event, Started
-from headrace.broker.fold import Fold, fold
+from headrace.broker.fold import Deaths, Fold, fold
 from headrace.consumer.outbox import Checkpoints, Outbox
 
 RULES = Checkpoints(tokens=4, seconds=1.0)
@@ -142,6 +142,54 @@ def test_a_log_that_somebody_else_began_anew_is_not_continued() -> None:
     assert not outbox.reopened(3, fold(theirs), now_ms=0)
 
 
+# ------------------------------------------------------------------------------------------------ deaths
+
+
+def test_a_death_is_stated_behind_the_tokens_and_keeps_them_all() -> None:
+    outbox = running()
+    outbox.add([2], "b", 0.0)
+    outbox.restate(deaths=1, lone_deaths=1, alone=True)
+    delta, again = outbox.take()
+    assert delta == Delta(1, 1, (2,), "b")
+    assert again == replace(started(1, kept=2), deaths=1, lone_deaths=1, alone=True)
+    outbox.acknowledged()
+    assert outbox.stated == again
+    assert fold([started(1), Delta(1, 0, (1,), "a"), delta, again]).deaths == Deaths(2, 2)
+
+
+def test_a_death_before_anything_was_written_is_stated_once() -> None:
+    outbox = begun()
+    outbox.restate(deaths=1, lone_deaths=0, alone=True)
+    assert outbox.take() == (replace(started(1), deaths=1, alone=True),)
+
+
+def test_the_first_token_after_a_death_goes_at_once_and_clears_the_request() -> None:
+    outbox = running()
+    outbox.restate(deaths=1, lone_deaths=0, alone=False)
+    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+    outbox.take()
+    outbox.acknowledged()
+    outbox.add([2], "b", 5.0)
+    outbox.cleared()
+    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+    assert outbox.take() == (Delta(1, 1, (2,), "b"),)
+    outbox.acknowledged()
+    outbox.add([3], "c", 6.0)
+    assert outbox.due_at(RULES, urgent=False) == 7.0
+
+
+def test_a_statement_of_unknown_fate_is_told_by_what_it_states() -> None:
+    log: list[Event] = [started(1), Delta(1, 0, (1,), "a")]
+    for lands in (True, False):
+        outbox = running()
+        outbox.restate(deaths=1, lone_deaths=0, alone=False)
+        events = outbox.take()
+        state = fold([*log, *events] if lands else log)
+        assert outbox.reopened(2, state, now_ms=0)
+        assert (outbox.stated is not None and outbox.stated.deaths == 1) is lands
+        assert outbox.take() == (replace(started(2, kept=1), deaths=1),)
+
+
 @dataclass
 class Broker:
     """A log that may take an append and not say so."""
@@ -152,24 +200,29 @@ class Broker:
 
 @settings(deadline=None, max_examples=300)
 @given(
-    moves=st.lists(st.sampled_from(["add", "silent", "ok", "lost", "landed", "crash"]), max_size=40),
+    moves=st.lists(st.sampled_from(["add", "silent", "death", "ok", "lost", "landed", "crash"]), max_size=40),
 )
-def test_whatever_happens_to_appends_readers_see_each_token_once(moves: list[str]) -> None:
+def test_whatever_happens_to_appends_readers_see_each_token_once_and_no_death_is_forgotten(
+    moves: list[str],
+) -> None:
     broker = Broker()
     expected: list[int] = []
     outbox = begun()
+    deaths, barren = 0, True  # barren: no token since the begin, or since the last death
     for number, move in enumerate([*moves, "ok", "ok"]):
         if move == "add":
             outbox.add([number], f"<{number}>", 0.0)
-            expected.append(number)
         elif move == "silent":
             outbox.add([number], "", 0.0)
-            expected.append(number)
+        elif move == "death":
+            deaths, barren = deaths + barren, True
+            outbox.restate(deaths=deaths, lone_deaths=0, alone=False)
         elif move == "crash":  # another owner resumes; what was not in the log is generated again
             broker.epoch += 1
             state = fold(broker.log)
             outbox = begun(state, broker.epoch, len(state.token_ids))
-            expected = state.token_ids.copy()
+            outbox.restate(deaths=state.deaths.all, lone_deaths=0, alone=False)
+            expected, deaths, barren = state.token_ids.copy(), state.deaths.all, True
         elif not outbox.empty:
             events = outbox.take()
             if move != "lost":
@@ -179,6 +232,10 @@ def test_whatever_happens_to_appends_readers_see_each_token_once(moves: list[str
             else:
                 broker.epoch += 1
                 assert outbox.reopened(broker.epoch, fold(broker.log), now_ms=0)
+        if move in ("add", "silent"):
+            expected.append(number)
+            deaths, barren = 0, False
+            outbox.cleared()
     seen = fold(broker.log)
     assert outbox.empty
     assert seen.restarts == 0
@@ -187,3 +244,5 @@ def test_whatever_happens_to_appends_readers_see_each_token_once(moves: list[str
     assert shown == [token for token in seen.token_ids if token in set(shown)]
     assert shown == sorted(set(shown))
     assert seen.next_seq == outbox.next_seq
+    assert outbox.characters == len(seen.text)
+    assert seen.deaths.all == deaths + 1 if barren else seen.deaths.all <= 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.broker.events import Failed, Usage
 from headrace.broker.lines.openai import Endpoint
-from headrace.broker.lines.output import failure_line, numbered, result_id, success_line
+from headrace.broker.lines.output import chunk_line, failure_line, numbered, result_id, success_line
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 
 USAGE = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=3)
@@ -79,6 +79,49 @@ def test_a_completion_answer_has_every_field_of_the_api() -> None:
     assert body["object"] == "text_completion"
     assert body["id"] == "cmpl-1"
     assert body["choices"] == [{"index": 0, "text": "Hello", "logprobs": None, "finish_reason": "length"}]
+
+
+def chunk(endpoint: Endpoint, offset: int, content: str = "lo") -> bytes:
+    return chunk_line(
+        request_for(endpoint),
+        request_id="req_1",
+        model="m",
+        created=1_700_000_000,
+        epoch=2,
+        seq=7,
+        offset=offset,
+        content=content,
+    )
+
+
+def test_a_chunk_of_a_chat_is_one_of_the_api_and_says_where_it_stands() -> None:
+    assert json.loads(chunk(CHAT, 3)) == {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1_700_000_000,
+        "model": "m",
+        "choices": [{"index": 0, "delta": {"content": "lo"}, "logprobs": None, "finish_reason": None}],
+        "system_fingerprint": None,
+        "custom_id": "a",
+        "request_id": "req_1",
+        "epoch": 2,
+        "seq": 7,
+        "offset": 3,
+    }
+    first = json.loads(chunk(CHAT, 0))
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": "lo"}
+
+
+def test_a_chunk_of_a_completion_is_one_of_the_api() -> None:
+    fields = json.loads(chunk(COMPLETIONS, 3))
+    assert (fields["id"], fields["object"]) == ("cmpl-1", "text_completion")
+    assert fields["choices"] == [{"index": 0, "text": "lo", "logprobs": None, "finish_reason": None}]
+
+
+def test_a_chunk_is_one_line_and_no_result_line() -> None:
+    raw = chunk(CHAT, 0, "a\u2028b\u0085c\n")
+    assert len(raw.decode().splitlines()) == 1
+    assert "response" not in json.loads(raw)
 
 
 def test_a_failure_of_an_http_class_stands_in_the_response() -> None:

@@ -1,0 +1,166 @@
+"""Chunks on a reply topic: whatever is repeated, taken over or begun anew, a reader ends up with the text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.broker.contract import Opened, OpenOutcome
+from headrace.broker.events import Event, Started
+from headrace.broker.fold import fold
+from headrace.broker.lines.request import ParsedRequest, Sampling
+from headrace.consumer.chunks import chunks_of
+from headrace.consumer.inflight import InFlight
+from headrace.consumer.prepare import Prepared
+from headrace.gpu_engine.api import Output, SamplingParams
+from tests.unit.consumer.fakes import NOW_MS, delivery
+
+PREPARED = Prepared([1], SamplingParams())
+
+
+@dataclass
+class Reader:
+    """The rule of `chunk_line`'s docstring, and nothing else."""
+
+    text: str = ""
+    highest: tuple[int, int] = (0, -1)
+
+    def read(self, line: bytes) -> None:
+        chunk = json.loads(line)
+        place = (chunk["epoch"], chunk["seq"])
+        if place > self.highest:
+            self.highest = place
+            self.text = self.text[: chunk["offset"]] + chunk["choices"][0]["delta"]["content"]
+
+
+@dataclass
+class Topic:
+    """A log and the chunks beside it, some of them more than once."""
+
+    log: list[Event] = field(default_factory=list)
+    chunks: list[bytes] = field(default_factory=list)
+    epoch: int = 0
+
+    def text(self) -> str:
+        reader = Reader()
+        for chunk in self.chunks:
+            reader.read(chunk)
+        return reader.text
+
+
+def begin(topic: Topic, *, keeps: bool = True, reply_to: str | None = "t", stream: bool = True) -> InFlight:
+    """An owner takes the request over."""
+    topic.epoch += 1
+    state = fold(topic.log)
+    flight = InFlight(delivery(stream=stream, reply_to=reply_to), 0.0)
+    flight.opened(Opened(OpenOutcome.RUN, topic.epoch, state, False, NOW_MS))
+    flight.parsed = ParsedRequest("/v1/chat/completions", "c", "m", None, None, Sampling())
+    kept = len(state.token_ids) if keeps else 0
+    replayed = Prepared([1], SamplingParams(), state.text if keeps else "")
+    flight.begin(replayed, Started(topic.epoch, "c", "d", 1, b"h", "f", kept=kept), 0.0)
+    flight.placed("k", 1)
+    return flight
+
+
+def publish(topic: Topic, flight: InFlight, *, lands: bool = True) -> list[bytes]:
+    """One append; returns its chunks. It is acknowledged only if the caller says so."""
+    assert flight.outbox is not None
+    if flight.outbox.empty:
+        return []
+    events = flight.outbox.take()
+    chunks = chunks_of(flight, events, model="m", created=1)
+    if lands:
+        topic.log.extend(events)
+        topic.chunks.extend(chunks)
+    return chunks
+
+
+def acknowledge(flight: InFlight) -> None:
+    assert flight.outbox is not None
+    flight.outbox.acknowledged()
+
+
+def test_each_delta_with_text_is_a_chunk_that_says_where_it_stands() -> None:
+    topic = Topic()
+    flight = begin(topic)
+    for text in ("Hé", "", "llo"):
+        flight.received(Output(id="k", token_ids=[1], text=text), 0.0)
+        publish(topic, flight)
+        acknowledge(flight)
+    fields = [json.loads(chunk) for chunk in topic.chunks]
+    assert [(one["epoch"], one["seq"], one["offset"]) for one in fields] == [(1, 0, 0), (1, 2, 2)]
+    assert fields[0]["choices"][0]["delta"] == {"role": "assistant", "content": "Hé"}
+    assert fields[1]["choices"][0]["delta"] == {"content": "llo"}
+
+
+def test_who_takes_over_says_all_so_far_again() -> None:
+    topic = Topic()
+    flight = begin(topic)
+    flight.received(Output(id="k", token_ids=[1], text="Hello"), 0.0)
+    publish(topic, flight)
+    successor = begin(topic)
+    [chunk] = publish(topic, successor)
+    fields = json.loads(chunk)
+    assert (fields["epoch"], fields["offset"]) == (2, 0)
+    assert fields["choices"][0]["delta"]["content"] == "Hello"
+
+
+def test_nobody_who_did_not_ask_gets_chunks() -> None:
+    for asks in ({"reply_to": None}, {"stream": False}):
+        topic = Topic()
+        flight = begin(topic, **asks)
+        flight.received(Output(id="k", token_ids=[1], text="Hello"), 0.0)
+        assert publish(topic, flight) == []
+
+
+MOVES = [
+    "token",
+    "silent",
+    "publish",
+    "unknown",
+    "landed",
+    "take over",
+    "restart",
+    "death",
+    "repeat",
+    "stale",
+]
+
+
+@settings(deadline=None, max_examples=300)
+@given(moves=st.lists(st.sampled_from(MOVES), max_size=40), picks=st.integers(0, 1000))
+def test_a_reader_that_follows_the_rule_ends_up_with_the_text_of_the_log(
+    moves: list[str], picks: int
+) -> None:
+    topic = Topic()
+    flight, stale = begin(topic), list[InFlight]()
+    for number, move in enumerate(moves):
+        assert flight.outbox is not None
+        match move:
+            case "token" | "silent":
+                text = f"<{number}>" if move == "token" else ""
+                flight.received(Output(id="k", token_ids=[number], text=text), 0.0)
+            case "publish":
+                publish(topic, flight)
+                acknowledge(flight)
+            case "unknown" | "landed" if not flight.outbox.empty:
+                publish(topic, flight, lands=move == "landed")
+                topic.epoch += 1
+                assert flight.outbox.reopened(topic.epoch, fold(topic.log), NOW_MS)
+            case "take over" | "restart":
+                stale.append(flight)
+                flight = begin(topic, keeps=move == "take over")
+            case "death":
+                flight.state_deaths(alone=False)
+            case "repeat" if topic.chunks:
+                topic.chunks.append(topic.chunks[picks % len(topic.chunks)])
+            case "stale" if stale:  # Kafka: its chunks get through, its events are void
+                late = stale.pop()
+                late.received(Output(id="k", token_ids=[7], text="stale"), 0.0)
+                topic.chunks.extend(publish(Topic(), late, lands=False))
+    flight.received(Output(id="k", token_ids=[0], text="end"), 0.0)
+    publish(topic, flight)
+    assert topic.text() == fold(topic.log).text
