@@ -24,6 +24,7 @@ COMMANDS = (
     *("run", "up", "demo", "publish", "watch", "cancel", "queue", "consumers", "lane", "dlq", "gateway"),
     "consumer",
 )
+SERVICES = ("run", "up", "demo", "gateway", "consumer")
 DEBUG = "--debug"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -66,6 +67,8 @@ def execute(arguments: Sequence[str]) -> int:
         if environment.parent is not None:
             die_with_parent(environment.parent)
         logging.basicConfig(level=environment.log_level, format=LOG_FORMAT)
+        if words[0] not in SERVICES:  # what a broker promises less than it could, those say once
+            logging.getLogger("headrace.broker.connect").setLevel(logging.ERROR)
         _bear_any_text()
         app = build_app(words[0])
         return int(app(words, prog_name="headrace", standalone_mode=False) or ExitCode.OK)

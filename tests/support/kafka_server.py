@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -38,10 +38,13 @@ def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
 
 
 @contextmanager
-def running_kafka(folder: Path, nodes: int = 1) -> Iterator[EmbeddedKafka]:
-    """An embedded Kafka of a test's own. Where there can be none the test is skipped, loudly; where
-    `HEADRACE_CI` is set it fails."""
-    server = EmbeddedKafka(folder, KafkaOptions(nodes=nodes, heap_mb=HEAP_MB))
+def running_kafka(
+    folder: Path, nodes: int = 1, properties: Mapping[str, str] | None = None
+) -> Iterator[EmbeddedKafka]:
+    """An embedded Kafka of a test's own; `properties`: further settings of its nodes. Where there can be none
+    the test is skipped, loudly; where `HEADRACE_CI` is set it fails."""
+    options = KafkaOptions(nodes=nodes, heap_mb=HEAP_MB, properties=properties or {})
+    server = EmbeddedKafka(folder, options)
     try:
         server.start()
     except EmbeddedUnusable as error:
