@@ -1,8 +1,9 @@
-"""Consumers that crash, freeze and wake while publishers repeat themselves and cancel.
+"""Consumers that crash, freeze and wake while publishers repeat themselves and cancel, and lanes are paused.
 
 `Chaos` runs over the contract alone, so over any adapter. Each consumer is a task that pulls, opens, writes
-token after token and settles. It may be killed at any instruction; or it stops its heartbeats and goes on
-later as if nothing had happened (freeze). At last a healthy consumer finishes what is left.
+token after token and settles; now and then it passes a request on to the other pool. It may be killed at any
+instruction; or it stops its heartbeats and goes on later as if nothing had happened (freeze). At last a
+healthy consumer of each pool finishes what is left.
 
 The expected answer of a request is a function of its id and the number of tokens that stand before: who
 makes token n has to know all tokens before it, or the text shows it.
@@ -22,29 +23,39 @@ from headrace.broker.contract import (
     DeadLetter,
     Done,
     OpenOutcome,
+    PassOn,
     Release,
     Retry,
     Settlement,
 )
 from headrace.broker.events import Delta, Failed, Finished, Started
 from headrace.broker.fold import Fold
-from headrace.broker.message import Delivery, Message, RequestRef
+from headrace.broker.message import DEFAULT_POOL, Delivery, Lane, Message, RequestRef
 from tests.contract.case import LANES, Case
+from tests.contract.chaos_lines import Chunk, End, read_lines
 from tests.contract.steps import read_results, shown
 
 TOKENS = 6
 CANCELLED = "cancelled"
+POOLS = (DEFAULT_POOL, "large")
 
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """Chances: `freeze` and `give_up` per step of a consumer, the others per breath of the whole."""
+    """Chances: `freeze` and `give_up` per step of a consumer, `pass_on` per request that it opens, the others
+    per breath of the whole."""
 
     freeze: float = 0.03
     give_up: float = 0.1
+    pass_on: float = 0.15
     kill: float = 0.08
     cancel: float = 0.015
     again: float = 0.03
+    pause: float = 0.02
+    resume: float = 0.2
+
+
+CALM = Odds(freeze=0, give_up=0, pass_on=0, kill=0, cancel=0, again=0, pause=0)
 
 
 def token(ref: RequestRef, before: str) -> str:
@@ -66,6 +77,7 @@ class Consumer:
 
     chaos: Chaos
     session: ConsumerSession
+    pool: str
     frozen: bool = False
 
     async def run(self) -> None:
@@ -90,6 +102,8 @@ class Consumer:
         match opened.outcome:
             case OpenOutcome.RUN:
                 assert opened.state is not None
+                deaths, possible = opened.state.deaths.all, self.chaos.unfinished[delivery.ref]
+                assert deaths <= possible, "an owner that handed it on counts as dead"
                 await self.write(delivery, opened.epoch, opened.state, opened.cancelled)
             case OpenOutcome.ENDED | OpenOutcome.TWIN:
                 await self.session.settle(delivery, 0, Done())
@@ -102,27 +116,53 @@ class Consumer:
         """Writes the rest of an answer; drops the request when a write is refused."""
         kept, text = len(state.token_ids), state.text
         self.chaos.resumed += kept > 0
-        position, body = delivery.position, delivery.message.body_hash
-        started = Started(epoch, self.session.name, position, 1, body, "model", kept)
-        if not await self.append(delivery, epoch, started):
+        if not kept and self.chaos.random.random() < self.chaos.odds.pass_on:
+            await self.session.settle(delivery, epoch, self.pass_on())
+            return
+        position, body, deaths = delivery.position, delivery.message.body_hash, state.deaths
+        started = Started(
+            epoch,
+            self.session.name,
+            position,
+            1,
+            body,
+            "model",
+            kept,
+            deaths=deaths.all,
+            lone_deaths=deaths.lone,
+        )
+        self.chaos.unfinished[delivery.ref] += 1
+        so_far = Chunk(self.pool, epoch, 0, text)
+        if not await self.append(delivery, epoch, started, so_far):
             return
         seq = state.next_seq
         for index in range(kept, TOKENS if not cancelled else kept):
             await self.nap()
             if self.chaos.random.random() < self.chaos.odds.give_up:
-                await self.session.settle(delivery, epoch, self.give_up())
+                settlement = self.give_up() if index else self.random_end()
+                if await self.session.settle(delivery, epoch, settlement) and not self.frozen:
+                    self.chaos.unfinished[delivery.ref] -= 1
                 return
             piece = token(delivery.ref, text)
-            if not await self.append(delivery, epoch, Delta(epoch, seq, (index,), piece)):
+            chunk = Chunk(self.pool, epoch, len(text), piece)
+            if not await self.append(delivery, epoch, Delta(epoch, seq, (index,), piece), chunk):
                 return
             seq, text = seq + 1, text + piece
         await self.nap()
         terminal = Failed(epoch, CANCELLED, "") if cancelled else Finished(epoch, "stop")
-        await self.session.settle(delivery, epoch, Done(terminal, delivery.ref.request_id.encode()))
+        end = End(delivery.ref.request_id, self.pool)
+        await self.session.settle(delivery, epoch, Done(terminal, end.line()))
 
-    async def append(self, delivery: Delivery, epoch: int, event: Started | Delta) -> bool:
-        (appended,) = await self.session.append([Append(delivery, epoch, [event])])
+    async def append(self, delivery: Delivery, epoch: int, event: Started | Delta, chunk: Chunk) -> bool:
+        (appended,) = await self.session.append([Append(delivery, epoch, [event], [chunk.line()])])
         return appended
+
+    def random_end(self) -> Settlement:
+        """Of an owner that made no token yet."""
+        return self.pass_on() if self.chaos.random.random() < 0.3 else self.give_up()
+
+    def pass_on(self) -> PassOn:
+        return PassOn(POOLS[1 - POOLS.index(self.pool)])
 
     def give_up(self) -> Settlement:
         delay = self.chaos.random.randrange(1, self.chaos.case.lease_ms // 4)
@@ -144,6 +184,8 @@ class Chaos:
     resumed: int = 0  # times that an answer went on from tokens found in its log
     random: random.Random = field(init=False)
     refs: list[RequestRef] = field(default_factory=list)
+    unfinished: Counter[RequestRef] = field(default_factory=Counter)  # owners that began, and did not hand on
+    paused: list[tuple[Lane, str]] = field(default_factory=list)
     tasks: dict[asyncio.Task[None], Consumer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -170,10 +212,22 @@ class Chaos:
             await self.publish(self.random.choice(self.refs))
         if self.refs and self.random.random() < self.odds.cancel:
             await self.case.broker.cancel(self.random.choice(self.refs))
+        await self.disturb_lanes()
         if len(self.tasks) < self.consumers:
-            await self.start_consumer()
+            await self.start_consumer(self.scarcest_pool())
         if self.random.random() < self.odds.kill:
             await self.kill(self.random.choice(list(self.tasks)))
+
+    async def disturb_lanes(self) -> None:
+        if self.random.random() < self.odds.pause:
+            self.paused.append((self.random.choice(LANES), self.random.choice(POOLS)))
+            await self.case.broker.pause(*self.paused[-1])
+        if self.paused and self.random.random() < self.odds.resume:
+            await self.case.broker.resume(*self.paused.pop())
+
+    def scarcest_pool(self) -> str:
+        served = Counter(consumer.pool for consumer in self.tasks.values())
+        return min(POOLS, key=lambda pool: served[pool])
 
     async def kill(self, task: asyncio.Task[None]) -> None:
         """Ends a consumer wherever it stands, without a word to the broker."""
@@ -185,12 +239,17 @@ class Chaos:
 
     async def publish(self, ref: RequestRef) -> None:
         lane = LANES[sum(ref.request_id.encode()) % len(LANES)]
-        await self.case.broker.publish([Message(b"body", ref.request_id, lane)])
+        message = Message(b"body", ref.request_id, lane, reply_to=self.reply_topic, stream=True)
+        await self.case.broker.publish([message])
         if ref not in self.refs:
             self.refs.append(ref)
 
-    async def start_consumer(self) -> None:
-        consumer = Consumer(self, await self.case.consume())
+    @property
+    def reply_topic(self) -> str:
+        return f"{self.case.names.prefix}.reply.chaos"
+
+    async def start_consumer(self, pool: str) -> None:
+        consumer = Consumer(self, await self.case.consume(pool=pool), pool)
         self.tasks[asyncio.create_task(consumer.run())] = consumer
 
     def check_tasks(self) -> None:
@@ -201,10 +260,13 @@ class Chaos:
 
     async def finish(self) -> None:
         """At last healthy consumers; the frozen ones still wake."""
-        self.odds = Odds(freeze=0, give_up=0, kill=0, cancel=0, again=0)
+        self.odds = CALM
+        while self.paused:
+            await self.case.broker.resume(*self.paused.pop())
         while len(self.refs) < self.requests:
             await self.publish(RequestRef(f"{self.seed}-{len(self.refs)}"))
-        await self.start_consumer()
+        for pool in POOLS:
+            await self.start_consumer(pool)
         for _ in range(2_000):
             await self.case.pass_time(max(self.step_ms, self.case.lease_ms // 8))
             await self.breathe()
@@ -215,16 +277,31 @@ class Chaos:
         await asyncio.gather(*self.tasks)
 
     async def is_idle(self) -> bool:
-        stats = await self.case.broker.stats()
-        busy = any(lane.waiting or lane.leased for lane in stats.lanes.values())
-        return not busy and not stats.leases and not stats.retrying and len(self.refs) == self.requests
+        for pool in POOLS:
+            stats = await self.case.broker.stats(pool)
+            busy = any(lane.waiting or lane.leased for lane in stats.lanes.values())
+            if busy or stats.leases or stats.retrying:
+                return False
+        return len(self.refs) == self.requests
+
+    async def shown(self, ref: RequestRef) -> Fold:
+        """All is done, so a log without an end will never have one."""
+        reading = asyncio.ensure_future(shown(self.case.broker, ref))
+        await asyncio.wait({reading}, timeout=2)
+        assert reading.done() or not reading.cancel(), f"the log of {ref} has no end"
+        return await reading
 
     async def check(self) -> None:
-        assert await self.is_idle(), await self.case.broker.stats()
-        lines = Counter(result.line.decode() for result in await read_results(self.case))
-        assert lines == Counter(ref.request_id for ref in self.refs), "one line for each request"
+        assert await self.is_idle(), [await self.case.broker.stats(pool) for pool in POOLS]
+        streams = read_lines(await read_results(self.case, self.reply_topic))
+        assert Counter(end.request_id for stream in streams.values() for end in stream.ends) == Counter(
+            ref.request_id for ref in self.refs
+        ), "one line for each request"
         for ref in self.refs:
-            state = await shown(self.case.broker, ref)
+            state = await self.shown(ref)
+            stream = streams[ref.request_id]
+            assert stream.text == state.text, "the reply topic tells the same as the log"
+            assert not self.case.emits_chunks_once or stream.is_exact
             if isinstance(state.terminal, Finished):
                 assert state.text == answer(ref)
             else:

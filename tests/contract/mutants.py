@@ -4,16 +4,17 @@ test proves nothing about the rule."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import pytest
 
 from headrace.broker.events import Event, Fence
 from headrace.broker.message import Delivery
+from tests.contract.chaos import Odds
 from tests.support import memory_member
 from tests.support.memory_cluster import MemoryCluster
-from tests.support.memory_codec import due_ms, log_key
+from tests.support.memory_codec import due_ms, log_key, moved_record
 from tests.support.memory_events import event_record
 from tests.support.memory_group import Fencing, Group
 from tests.support.memory_member import MemoryMember
@@ -77,7 +78,8 @@ def lets_twins_emit(patch: pytest.MonkeyPatch) -> None:
         if closing is None or closing.line is None:
             return []
         headers = {"request-id": delivery.ref.request_id.encode()}
-        return [(settling._cluster.names.results, Record(closing.line, 0, None, headers))]
+        topic = delivery.message.reply_to or settling._cluster.names.results
+        return [(topic, Record(closing.line, 0, None, headers))]
 
     patch.setattr(Settling, "closing_records", records)
 
@@ -101,15 +103,70 @@ def completes_a_delay_before_it_forwards(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryMember, "_forward_due", forward)
 
 
-MUTANTS: Mapping[str, Break] = {
-    mutant.__name__: mutant
+def hands_back_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    def say_nothing(
+        settling: Settling, tenure: Tenure, delivery: Delivery, epoch: int, reason: str
+    ) -> None: ...
+
+    patch.setattr(Settling, "_hand_back", say_nothing)
+
+
+def passes_on_what_it_may_own_no_more(patch: pytest.MonkeyPatch) -> None:
+    def believe(member: MemoryMember, tenure: Tenure) -> bool:
+        return True
+
+    patch.setattr(MemoryMember, "confirm", believe)
+
+
+def leaves_a_move_half_done(patch: pytest.MonkeyPatch) -> None:
+    """The log has moved, the record has not: its successor takes it for one that came back."""
+
+    def never(tenure: Tenure, delivery: Delivery) -> bool:
+        return False
+
+    patch.setattr(Tenure, "_is_elsewhere", never)
+
+
+def completes_a_move_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
+    complete = Settling._complete
+
+    async def complete_move(settling: Settling, tenure: Tenure, delivery: Delivery) -> bool:
+        log, here = tenure.entry(log_key(delivery.ref)).log, tenure.partition
+        assert log.departure is not None
+        assert log.fold.moved is not None
+        settled = await complete(settling, tenure, delivery)
+        await settling._cluster.hop()
+        there = PartitionId(here.id.lane, here.id.number, log.fold.moved.pool)
+        settling._cluster.open_pool(there.pool)
+        record = here.requests.at(log.departure.carrier)
+        moved = moved_record(record, delivery.position, delivery.published_ms, log.departure.moves)
+        settling._cluster.append(settling._cluster.partitions[there].requests, moved)
+        return settled
+
+    patch.setattr(Settling, "complete_move", complete_move)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A broken rule, and the odds under which it shows soonest."""
+
+    apply: Break
+    odds: Odds = field(default_factory=Odds)
+
+
+MUTANTS: Mapping[str, Mutant] = {
+    mutant.apply.__name__: mutant
     for mutant in (
-        reads_before_the_fence,
-        keeps_the_epoch,
-        settles_unfenced,
-        reads_unstable_offsets,
-        lets_twins_emit,
-        forgets_the_line_of_a_dead_owner,
-        completes_a_delay_before_it_forwards,
+        Mutant(reads_before_the_fence),
+        Mutant(keeps_the_epoch),
+        Mutant(settles_unfenced),
+        Mutant(reads_unstable_offsets),
+        Mutant(lets_twins_emit),
+        Mutant(forgets_the_line_of_a_dead_owner),
+        Mutant(completes_a_delay_before_it_forwards, Odds(give_up=0.5, pass_on=0, kill=0.3)),
+        Mutant(hands_back_without_a_word),
+        Mutant(passes_on_what_it_may_own_no_more, Odds(pass_on=0.8, give_up=0, freeze=0.1)),
+        Mutant(leaves_a_move_half_done, Odds(pass_on=0.7, kill=0.3)),
+        Mutant(completes_a_move_before_it_publishes, Odds(pass_on=0.8, give_up=0, kill=0.3)),
     )
 }
