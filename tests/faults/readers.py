@@ -77,6 +77,11 @@ class Reader:
     def ended(self) -> bool:
         return bool(self.shown) and self.shown[-1].kind in ("finished", "failed")
 
+    @property
+    def owner(self) -> str:
+        """Who runs the request, as far as its reader knows; '' for nobody yet."""
+        return next((event.consumer for event in reversed(self.shown) if event.consumer), "")
+
     def transcript(self) -> Transcript:
         return Transcript(self.ask.request_id, tuple(self.shown), left=not self.ended)
 

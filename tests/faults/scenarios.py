@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -46,6 +47,13 @@ def _victim(run: Run, kind: str) -> int | None:
     return run.rng.choice(victims) if victims else None
 
 
+def _busy(run: Run) -> int | None:
+    """The consumer with the most answers under way that anybody watches: one pull can take all there are."""
+    owners = Counter(pid_of(reader.owner) for reader in run.readers if reader.owner and not reader.ended)
+    alive_now = [pid for pid, _ in owners.most_common() if pid is not None and alive(pid)]
+    return alive_now[0] if alive_now else _victim(run, "consumer")
+
+
 async def _until(holds: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
     """Waits for something that another process does."""
     loop = asyncio.get_running_loop()
@@ -62,9 +70,11 @@ async def consumers_killed(run: Run) -> None:
     """SIGKILL at random instants; the interrupted go on elsewhere within a lease and two seconds."""
     async with run.load(streams=10):
         for _ in range(3 * run.rounds):
-            await asyncio.sleep(run.rng.uniform(0.3, 1.2) + run.lease_s)
-            if victim := _victim(run, "consumer"):
+            await _until(lambda: len(run.stack.pids("consumer")) == 2, "both consumers")
+            await asyncio.sleep(run.rng.uniform(0.3, 1.2))
+            if victim := _busy(run):
                 run.stack.kill(victim)
+            await asyncio.sleep(run.lease_s)
         await asyncio.sleep(run.lease_s)
     run.record.transcripts = [reader.transcript() for reader in run.readers]
     found = interruptions(run.record.transcripts, run.stack.kills, run.step_s)
@@ -87,7 +97,7 @@ async def consumers_frozen(run: Run) -> None:
     async with run.load(streams=8):
         for _ in range(2 * run.rounds):
             await asyncio.sleep(0.6)
-            if victim := _victim(run, "consumer"):
+            if victim := _busy(run):
                 run.stack.freeze(victim)
                 await asyncio.sleep(2 * run.lease_s + run.rng.uniform(0, 0.5))
                 run.stack.thaw(victim)
