@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from headrace.broker.blobs import BlobStore
 from headrace.broker.contract import (
     Append,
     ConsumerEntry,
@@ -142,6 +143,12 @@ class FakeSession:
 
     def starts(self, name: str = "r1") -> list[Started]:
         return [event for event in self.logs.get(name, []) if isinstance(event, Started)]
+
+    @property
+    def begun(self) -> list[str]:
+        """Names of requests in the order of their first `started`."""
+        started = (item for batch in self.appends for item in batch if isinstance(item.events[0], Started))
+        return list(dict.fromkeys(item.delivery.ref.request_id for item in started))
 
     def take_over(self, name: str = "r1") -> None:
         """Another consumer fences the request."""
@@ -332,7 +339,12 @@ class Rig:
     """A worker between a fake session and fake engines; runs while the context is open."""
 
     def __init__(
-        self, settings: ConsumerSettings | None = None, *, batch_size: int = 4, obliging: bool = True
+        self,
+        settings: ConsumerSettings | None = None,
+        *,
+        batch_size: int = 4,
+        obliging: bool = True,
+        store: BlobStore | None = None,
     ) -> None:
         self.session = FakeSession()
         self.registry = FakeRegistry()
@@ -349,7 +361,7 @@ class Rig:
         self.first_words: FromEngine | None = Ready(self.info)  # of the engines to come; None: they load
         self.engines: list[FakeEngine] = []
         self.obliging = obliging  # engines answer aborts by themselves
-        self.preparer = Preparer(SimTokenizer(), ["words", "alias"])
+        self.preparer = Preparer(SimTokenizer(), ["words", "alias"], store)
         parts = Parts(self.session, self.registry, self._start_engine, self._prepare)
         self.worker = Worker(parts, self.settings, self.drain)
 
