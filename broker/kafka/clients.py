@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
 from kafka import KafkaConsumer, KafkaProducer
-from kafka.admin import KafkaAdminClient
+from kafka.admin import KafkaAdminClient, OffsetSpec
 from kafka.structs import TopicPartition
 
 from headrace.broker.errors import BrokerRefused, BrokerUnavailable
@@ -116,6 +116,19 @@ class Clients:
             self._admin = asyncio.ensure_future(self.run(KafkaAdminClient, **options))
         client = await asyncio.shield(self._admin)
         return await self.run(call, client)
+
+    async def offsets(
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec | int, level: str = "read_uncommitted"
+    ) -> dict[TopicPartition, int]:
+        """First or end offsets, or the first ones stamped at a time (unix ms) or later: -1 where there is
+        none. By the admin client: a consumer's own look-up leaves out, without a word, partitions whose
+        leader it does not know yet."""
+        specs = dict.fromkeys(partitions, spec)
+        found = await self.admin(lambda admin: admin.list_partition_offsets(specs, isolation_level=level))
+        return {partition: found[partition].offset for partition in specs}
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self.offsets(partitions, OffsetSpec.LATEST)
 
     async def acknowledged(self, futures: Sequence[Any]) -> list[Acknowledged]:
         """Waits for all records of `producer.send`; raises the first failure once all have ended."""

@@ -148,8 +148,8 @@ class Control:
 
     async def read_to_end(self) -> ControlState:
         """The state with all that was acknowledged before this call. Do not change it."""
-        thread = await self._started()
-        end = (await thread.call(lambda c: c.end_offsets([self._partition])))[self._partition]
+        await self._started()
+        end = (await self._clients.end_offsets([self._partition]))[self._partition]
         try:
             async with asyncio.timeout(_READ_S), self._moved:
                 await self._moved.wait_for(lambda: self._next >= end or self._failure is not None)
@@ -228,7 +228,7 @@ class Control:
 
     # -------------------------------------------------------------------------------------- following
 
-    async def _started(self) -> ConsumerThread:
+    async def _started(self) -> None:
         async with self._starting:
             if self._thread is None:
                 thread = await self._clients.consumer(auto_offset_reset="earliest")
@@ -237,7 +237,6 @@ class Control:
             if self._task is None or self._task.done():
                 self._failure = None
                 self._task = asyncio.create_task(self._follow(self._thread), name="headrace control")
-        return self._thread
 
     async def _follow(self, thread: ConsumerThread) -> None:
         backoff = Backoff()

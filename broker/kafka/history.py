@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from kafka import KafkaConsumer
+from kafka.admin import OffsetSpec
 from kafka.structs import TopicPartition
 
 from headrace.broker.kafka.clients import Clients, ConsumerRecord, ConsumerThread
@@ -39,8 +40,18 @@ class History:
     async def bounds(self, partitions: Iterable[TopicPartition], since_ms: int | None = None) -> Bounds:
         """First and end offset of each; with `since_ms`, the first one stamped at that time or later."""
         wanted = list(partitions)
-        async with self._consumer() as thread:
-            return await thread.call(lambda consumer: _bounds(consumer, wanted, since_ms))
+        if not wanted:
+            return {}
+        # The end first: what is appended meanwhile is then within the span, whatever the time says.
+        ends = await self._offsets(wanted, OffsetSpec.LATEST)
+        starts = await self._offsets(wanted, OffsetSpec.EARLIEST)
+        if since_ms is not None:
+            found = await self._offsets(wanted, max(0, since_ms))
+            starts = {p: ends[p] if found[p] < 0 else max(found[p], starts[p]) for p in wanted}
+        return {p: (min(starts[p], ends[p]), ends[p]) for p in wanted}
+
+    async def _offsets(self, partitions: list[TopicPartition], spec: OffsetSpec | int) -> dict[Any, int]:
+        return await self._clients.offsets(partitions, spec, self._level)
 
     async def scan(
         self, spans: Bounds, wanted: Wanted | None = None
@@ -97,24 +108,11 @@ class History:
         )
 
 
-def _bounds(
-    consumer: KafkaConsumer, partitions: list[TopicPartition], since_ms: int | None
-) -> dict[TopicPartition, tuple[int, int]]:
-    if not partitions:
-        return {}
-    ends = consumer.end_offsets(partitions)
-    starts = consumer.beginning_offsets(partitions)
-    if since_ms is not None:
-        found = consumer.offsets_for_times({p: max(0, since_ms) for p in partitions})
-        # Nothing so late: its end. (`ends` was read before: what comes between is within the span.)
-        starts = {p: ends[p] if found.get(p) is None else found[p].offset for p in partitions}
-    return {p: (min(starts[p], ends[p]), ends[p]) for p in partitions}
-
-
 def _start(consumer: KafkaConsumer, spans: Bounds) -> None:
     consumer.assign(list(spans))
     for partition, (start, _) in spans.items():
         consumer.seek(partition, start)
+        consumer.resume(partition)  # it may have been read before, and paused at its end
 
 
 def _page(

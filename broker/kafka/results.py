@@ -80,8 +80,7 @@ class Results:
             isolation_level="read_committed", auto_offset_reset="earliest", fetch_max_wait_ms=_POLL_MS
         )
         try:
-            end = (await thread.call(lambda consumer: consumer.end_offsets([partition])))[partition]
-            if start > end:
+            if start > (await self._clients.end_offsets([partition]))[partition]:
                 raise UnknownCursor(f"the cursor {cursor[:60]!r} names no line of {partition.topic}")
             await thread.assign({partition: start})
         except BaseException:
