@@ -87,10 +87,11 @@ class _Request:
     ready_at: float = 0.0
 
     @property
-    def eagerness_to_yield(self) -> tuple[int, int, int]:
-        """The greatest is preempted first: lowest lane, least work to be done again, latest."""
-        work = len(self.request.prompt_ids) + self.num_tokens if self.turn.stay_tokens else 0
-        return (self.turn.priority, -work, self.turn.arrival)
+    def eagerness_to_make_room(self) -> tuple[int, int, int, int]:
+        """The greatest is preempted first: lowest lane, has had its stay, least to be done again."""
+        turn = self.turn
+        work = len(self.request.prompt_ids) + self.num_tokens if turn.stay_tokens else 0
+        return (turn.priority, -turn.left_of_stay, -work, turn.arrival)
 
 
 def _crash() -> None:
@@ -226,7 +227,7 @@ class SimEngine:
             return True
         lower = [other for other in self._running.values() if other.turn.yields_to(state.turn)]
         if lower:
-            self._preempt(max(lower, key=lambda other: other.eagerness_to_yield))
+            self._preempt(max(lower, key=lambda other: other.eagerness_to_make_room))
         return bool(lower)
 
     def _preempt(self, state: _Request) -> None:

@@ -105,7 +105,7 @@ class Admission:
         """Blocks that `peer` is expected to grow by before it ends, or before it yields to `beside`."""
         tokens = self.estimate.remaining(peer)
         if peer.turn.priority > beside.turn.priority:
-            tokens = min(tokens, peer.turn.stay - peer.turn.stay_tokens)
+            tokens = min(tokens, peer.turn.owed - peer.turn.stay_tokens)
         return self._memory.blocks_for(tokens)
 
 

@@ -21,9 +21,15 @@ def is_spared(request: Request) -> bool:
 
 
 def eagerness_to_yield(request: Request) -> tuple[int, bool, int, int]:
-    """The greatest is preempted first: lowest lane, not spared, least computed, latest."""
+    """The greatest is evicted first: lowest lane, not spared, least computed, latest."""
     turn = request.turn
     return (turn.priority, not is_spared(request), -request.num_computed_tokens, turn.arrival)
+
+
+def eagerness_to_make_room(request: Request) -> tuple[int, int, int, int]:
+    """The greatest gives way to a higher lane first: lowest lane, has had its stay, least computed."""
+    turn = request.turn
+    return (turn.priority, -turn.left_of_stay, -request.num_computed_tokens, turn.arrival)
 
 
 def choose_victims(
@@ -43,7 +49,7 @@ def choose_victims(
     victims: list[Request] = []
     if missing_slots > 0 or missing_blocks > 0:
         lower = [victim for victim in running if victim.turn.yields_to(request.turn)]
-        for victim in sorted(lower, key=eagerness_to_yield, reverse=True):
+        for victim in sorted(lower, key=eagerness_to_make_room, reverse=True):
             victims.append(victim)
             missing_slots -= 1
             missing_blocks -= memory.releasable(set(victim.block_ids).difference(prefix))

@@ -9,10 +9,11 @@ at the end of the line:
   that gives way to it; so that happens at most as often as there is such work.
 - **Giving way.** Work of a higher lane that finds no room takes the place of running work of a lower one: the
   lowest lane first, in it the one with least computed work. Never of its own lane, never of a higher one.
-- **Stays.** One that was preempted keeps its next place until it has brought 16 new tokens, the one after
-  until it has brought 32, then 64 each time; one that joined because it was due, 8. So an answer of n tokens
-  gives way at most 3 + n / 64 times, and never recomputes for nothing. (Want of memory for running work knows
-  no stays: it takes the lowest lane, and admission sees to it that this is rare.)
+- **Stays.** Nobody gives way again for nothing: one that comes back after a preemption brings a new token
+  first, one that joined because it was due 8. Beyond that those of a lane go first that have brought their
+  `stay`, or most of it: 16 new tokens after the first preemption, then 32, then 64 each time. So users are
+  not kept waiting by more than one recompute, and the burden is passed around. (Want of memory for running
+  work knows no stays: it takes the lowest lane, and admission sees to it that this is rare.)
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ MAX_OVERTAKES = 16
 """How often others may go first before a request is due."""
 
 SHORTEST_STAY, LONGEST_STAY = 8, 64
+"""New tokens for which a place is kept, where that can be helped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,11 +66,20 @@ class Turn:
         return (-1, 0, self.arrival) if self.is_due else (self.priority, self.deadline, self.arrival)
 
     @property
+    def owed(self) -> int:
+        """New tokens that it brings before it gives way, whoever comes."""
+        return SHORTEST_STAY if self.keeps_place else min(1, self.preemptions)
+
+    @property
     def stay(self) -> int:
-        """New tokens for which a place is kept."""
+        """New tokens that it brings before it gives way, while there are others who can."""
         if self.preemptions == 0 and not self.keeps_place:
             return 0
         return min(LONGEST_STAY, SHORTEST_STAY << min(self.preemptions, 3))
+
+    @property
+    def left_of_stay(self) -> int:
+        return max(0, self.stay - self.stay_tokens)
 
     def overtake(self, now: float) -> None:
         """Another went first."""
@@ -76,9 +87,10 @@ class Turn:
         if self.overtaken_since is None:
             self.overtaken_since = now
 
-    def inherit(self, other: Turn) -> None:
-        """Comes back ahead of one that has waited in vain: it is the lane that others overtook."""
+    def take_claim(self, other: Turn) -> None:
+        """Comes back ahead of one that has waited in vain: its lane is owed a turn, and only one."""
         self.overtaken, self.overtaken_since, self.aged = other.overtaken, other.overtaken_since, other.aged
+        other.served()
 
     def begin_stay(self) -> None:
         self.keeps_place = self.is_due
@@ -95,7 +107,7 @@ class Turn:
 
     def yields_to(self, other: Turn) -> bool:
         """Whether work of a higher lane may take its place now."""
-        return self.priority > other.priority and self.stay_tokens >= self.stay
+        return self.priority > other.priority and self.stay_tokens >= self.owed
 
 
 class HasTurn(Protocol):

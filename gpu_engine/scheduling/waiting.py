@@ -60,7 +60,7 @@ class WaitingQueue(Generic[Waiter]):
     def push(self, waiter: Waiter) -> None:
         lane = self._lanes.setdefault(waiter.turn.priority, _Lane())
         if lane.in_order and waiter.turn.arrival < lane.oldest.turn.arrival:
-            waiter.turn.inherit(lane.oldest.turn)
+            waiter.turn.take_claim(lane.oldest.turn)
         lane.push(waiter)
 
     def remove(self, waiter: Waiter) -> None:

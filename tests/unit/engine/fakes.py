@@ -194,6 +194,7 @@ def request(
     *,
     output_ids: Sequence[int] = (),
     priority: int = 1,
+    deadline_ms: int | None = None,
     ignore_eos: bool = True,
     seed: int = 0,
     stop: Sequence[str] = (),
@@ -203,5 +204,10 @@ def request(
         prompt = [hash((place, *name.encode())) % (VOCAB - 1) for place in range(prompt)]
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, seed=seed, stop=tuple(stop))
     return EngineRequest(
-        id=name, prompt_ids=list(prompt), params=params, output_ids=list(output_ids), priority=priority
+        id=name,
+        prompt_ids=list(prompt),
+        params=params,
+        output_ids=list(output_ids),
+        priority=priority,
+        deadline_ms=deadline_ms,
     )

@@ -53,6 +53,7 @@ def random_request(random: Random, number: int, max_total_tokens: int) -> Engine
         random.choice([None, 1, 2, 3, 5, 8, 13, 21]),
         output_ids=[random.randrange(EOS) for _ in range(random.choice([0, 0, 0, 1, 4]))],
         priority=random.randint(0, 3),
+        deadline_ms=random.choice([None, random.randrange(100)]),
         ignore_eos=random.random() < 0.5,
         seed=random.randint(0, 3),
         stop=[random.choice(letters) + random.choice(letters) for _ in range(random.choice([0, 0, 1, 9]))],

@@ -174,7 +174,7 @@ def test_when_blocks_run_out_the_one_with_least_work_in_the_lowest_lane_gives_wa
 def test_nobody_joins_in_a_step_that_preempted_for_memory() -> None:
     desk, (_, most, _) = crowded_desk()
     desk.add("tiny", 1, max_tokens=1, priority=0)
-    most.turn.preemptions = 1  # it keeps its place for a while
+    most.turn.keeps_place = True  # it was due, and gives way to nobody for a while
     assert set(sizes(desk.step())) == {"urgent", "most"}
     assert any("tiny" in sizes(desk.step()) for _ in range(30))
 
