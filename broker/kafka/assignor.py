@@ -8,12 +8,17 @@ dealt out alone; what does not divide goes to another member for each topic.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import kafka.errors as ke
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
+
+
+class MembershipLost(ke.KafkaError):  # type: ignore[misc]  # kafka-python has no type hints
+    """Raised out of `poll`: discard the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +54,31 @@ class _Member:
 
 
 class LaneAssignor(CooperativeStickyAssignor):  # type: ignore[misc]  # kafka-python has no type hints
-    """One instance for each consumer: it remembers what its own member holds."""
+    """One instance for each consumer: it remembers what its own member holds.
+
+    A member that was thrown out in the middle of a rebalance would be joined to the group again by kafka-python,
+    without a word, still claiming what it held: two owners at once. So with a `membership` (the consumer's
+    `group_metadata`) it claims nothing that was assigned to another membership, but raises `MembershipLost`.
+    """
 
     name = "headrace-lanes"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.membership: Callable[[], Any] | None = None
+        self._assigned_to = ""
+
+    def on_assignment(self, assignment: Any, generation: Any) -> None:
+        super().on_assignment(assignment, generation)
+        if self.membership is not None:
+            self._assigned_to = self.membership().member_id
+
+    def metadata(self, topics: Sequence[str]) -> Any:
+        if self.member_assignment and self.membership is not None:
+            now = self.membership()
+            if now.generation_id < 0 or now.member_id != self._assigned_to:
+                raise MembershipLost("this consumer was thrown out of its group")
+        return super().metadata(topics)
 
     def assign(self, cluster: Any, members: Sequence[Any]) -> dict[str, Any]:
         ids = sorted(member.member_id for member in members)

@@ -91,6 +91,7 @@ class Progress:
         self._unfinished.discard(offset)
 
     def finished(self, offset: int) -> bool:
+        """Whether a record need not be run: a hole, or one that nobody has seen, does not matter."""
         if offset < self.next:
             return offset not in self._unfinished
         return offset in self._finished_before

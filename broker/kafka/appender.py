@@ -1,0 +1,118 @@
+"""Appends events, outside transactions, and keeps what the owner knows of the logs in step with them.
+
+    append(…) ──► one pipelined batch ──► all acknowledged ──► PartitionLogs
+
+A statement (see `epochs`) holds the fold of a whole log, so nothing of that log may be on its way meanwhile: it
+waits for a moment without appends, and those that come wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.broker.errors import BrokerError
+from headrace.broker.events import Event, Fence, Handed
+from headrace.broker.kafka.clock import local_ms
+from headrace.broker.kafka.codec import Record, size_of
+from headrace.broker.kafka.departures import Departure
+from headrace.broker.kafka.epochs import Beside, statement
+from headrace.broker.kafka.event_records import Closing, encode_event_record
+from headrace.broker.kafka.publisher import Publisher
+from headrace.broker.kafka.tenure import FENCE_EVERY_MS, STATE_EVERY_MS, Tenure
+
+logger = logging.getLogger(__name__)
+
+_STATED_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event of one log."""
+
+    tenure: Tenure
+    key: str
+    event: Event
+    beside: Beside = None
+
+    @property
+    def record(self) -> Record:
+        topic, number = self.tenure.topics.events, self.tenure.number
+        closing = self.beside if isinstance(self.beside, Closing) else None
+        record = encode_event_record(topic, number, self.key, self.event, closing)
+        if isinstance(self.beside, Departure):
+            record.headers.append(self.beside.header())
+        return record
+
+
+class Appender:
+    """`most_bytes`: of a record."""
+
+    def __init__(self, publisher: Publisher, most_bytes: int) -> None:
+        self._publisher, self._most_bytes = publisher, most_bytes
+        self._under_way: Counter[tuple[int, str]] = Counter()
+        self._stating: dict[tuple[int, str], asyncio.Event] = {}
+
+    async def append(self, entries: Sequence[Entry], also: Sequence[Record] = ()) -> None:
+        """In one go with the records `also`. When it raises, the fate of all of it is unknown."""
+        logs = {(id(entry.tenure), entry.key) for entry in entries}
+        for stating in [self._stating[log] for log in logs & self._stating.keys()]:
+            await stating.wait()
+        self._under_way.update(logs)
+        try:
+            answers = await self._publisher.send([*(entry.record for entry in entries), *also])
+        except BaseException:
+            for entry in entries:
+                entry.tenure.doubt(entry.key)
+            raise
+        finally:
+            self._under_way -= Counter(logs)
+        now_ms = local_ms()
+        for entry, answer in zip(entries, answers, strict=False):
+            entry.tenure.logs.append(entry.key, entry.event, answer.offset, entry.beside, now_ms)
+
+    async def hand_back(self, tenures: Sequence[Tenure], reason: str) -> None:
+        """Says of all that runs there that it was given up in order: its end is no death."""
+        entries = [
+            Entry(tenure, key, Handed(run.epoch, reason))
+            for tenure in tenures
+            for key, run in tenure.runs.items()
+            if run.claim is not None and not tenure.logs.log(key).fold.ended
+        ]
+        await self.append(entries)
+
+    async def repeat_fences(self, tenures: Sequence[Tenure]) -> None:
+        """For readers that start later, from a time: they must see the epoch in force."""
+        due = [tenure for tenure in tenures if local_ms() - tenure.fenced_ms >= FENCE_EVERY_MS]
+        records = [
+            encode_event_record(tenure.topics.events, tenure.number, None, Fence(tenure.epoch))
+            for tenure in due
+        ]
+        for tenure, answer in zip(due, await self._publisher.send(records), strict=True):
+            tenure.logs.fence(tenure.epoch, answer.offset)
+            tenure.fenced_ms = local_ms()
+
+    async def state_anew(self, tenures: Sequence[Tenure]) -> None:
+        """Logs that began long ago, so that a successor need not read back so far."""
+        before_ms = local_ms() - STATE_EVERY_MS
+        for tenure in tenures:
+            for key in tenure.logs.overdue(before_ms)[:_STATED_AT_ONCE]:
+                if not self._under_way[id(tenure), key]:
+                    await self._state(tenure, key)
+
+    async def _state(self, tenure: Tenure, key: str) -> None:
+        record = statement(tenure.topics.events, tenure.number, key, tenure.logs.log(key).fold)
+        if size_of(record) > self._most_bytes:
+            return  # then a restore has to read back further
+        done = self._stating[id(tenure), key] = asyncio.Event()
+        try:
+            (answer,) = await self._publisher.send([record])
+            tenure.logs.stated(key, answer.offset, local_ms())
+        except BrokerError as error:
+            logger.debug("a log is stated later: %s", error)
+        finally:
+            del self._stating[id(tenure), key]
+            done.set()

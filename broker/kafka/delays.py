@@ -1,0 +1,98 @@
+"""Deliveries that wait: one topic for each length of delay, so that each partition is first in, first out.
+
+Whoever owns a partition of a delay topic forwards what is due to the request topic, at the same index: an
+acknowledged plain publish first, completed after. Who dies between them leaves a copy, which opens as a twin.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kafka.structs import TopicPartition
+
+from headrace.broker.kafka.clients import ConsumerRecord
+from headrace.broker.kafka.codec import (
+    Record,
+    Undecodable,
+    dead_letter_record,
+    decode_record,
+    due_ms,
+    forwarded_headers,
+)
+from headrace.broker.kafka.commits import Committed
+from headrace.broker.kafka.places import LogPlace
+from headrace.broker.kafka.tenure import size_of
+from headrace.broker.kafka.topics import LaneTopics
+from headrace.broker.names import Names
+
+_AT_ONCE = 200  # forwarded in one go
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A delivery whose time has come: what to publish, or the letter of one that is no message."""
+
+    offset: int
+    forward: Record | None
+    letter: Record | None
+
+
+@dataclass(eq=False, slots=True)
+class DelayTenure:
+    """An owner's time with a partition of a delay topic."""
+
+    topics: LaneTopics
+    partition: TopicPartition
+    names: Names
+    committed: Committed
+    member: str
+    gone: bool = False
+    busy: bool = False  # something of it is being forwarded
+    buffer: deque[ConsumerRecord] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    _fetched: int = field(init=False)
+    _base: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._fetched = self._base = self.committed.base
+
+    def fetched(self, records: Iterable[ConsumerRecord]) -> None:
+        for record in records:
+            if record.offset >= self._fetched:
+                self._fetched = record.offset + 1
+                self.buffer.append(record)
+                self.buffered_bytes += size_of(record)
+
+    def next_due_ms(self) -> int | None:
+        """When the next one is due, by the broker's clock; None while nothing waits, or some are on the way."""
+        return due_ms(self.buffer[0]) if self.buffer and not self.busy else None
+
+    def due(self, now_ms: int) -> list[Due]:
+        """Those at the head whose time has come; they stay until `finish`."""
+        found: list[Due] = []
+        for record in self.buffer:
+            if due_ms(record) > now_ms or len(found) == _AT_ONCE:
+                break
+            found.append(self._due(record))
+        return found
+
+    def commit(self, also: Sequence[int] = ()) -> Committed:
+        return Committed(max([self._base, *(offset + 1 for offset in also)]))
+
+    def finish(self, offsets: Sequence[int]) -> None:
+        self._base = self.commit(offsets).base
+        while self.buffer and self.buffer[0].offset < self._base:
+            self.buffered_bytes -= size_of(self.buffer.popleft())
+
+    def _due(self, record: ConsumerRecord) -> Due:
+        place = LogPlace(self.topics.lane, self.topics.pool, self.partition.partition)
+        decoded = decode_record(record, place, self.names)
+        if isinstance(decoded, Undecodable):
+            origin = f"{self.partition.topic}/{self.partition.partition}/{record.offset}"
+            return Due(record.offset, None, dead_letter_record(record, origin, decoded.reason, self.names))
+        headers = forwarded_headers(record, decoded)
+        number = self.partition.partition
+        forward = Record(self.topics.requests, record.value, record.key, headers, number)
+        return Due(record.offset, forward, None)

@@ -1,0 +1,243 @@
+"""What an owner knows of the logs in one events partition: epochs, folds, and from where to read them again.
+
+    offset   R ───────────── fence ─────── since(a) ──── since(b) ─────────────── end
+             └ restore: the last fence in force before the first log that is still needed
+
+`PartitionLogs` takes the records of a restore, and then what the owner appends itself. It keeps folds of the
+requests that are unfinished, and only the hash of the body of those that ended lately: by that a twin is known.
+A restore begins at a fence, so that whoever reads from there knows the epoch in force: a log that began behind
+it may hold events of an owner that was overtaken before.
+
+A request that runs for long would pin R, so its owner states it anew: a fence of its own epoch, which changes
+nothing for readers, with the fold beside it. A restore that finds such a statement needs nothing before it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from headrace.broker.events import Event, Fence, Handed, Moved, Started
+from headrace.broker.fold import Fold
+from headrace.broker.kafka.clients import ConsumerRecord
+from headrace.broker.kafka.codec import Record
+from headrace.broker.kafka.departures import Departure, departure_of
+from headrace.broker.kafka.event_records import Closing, LogState, decode_event_record, encode_event_record
+from headrace.broker.wire import decode_event, encode_event
+
+_STATE = "headrace-state"
+# Ended requests that are remembered, and how far back a restore looks for them: bounds for late twins.
+REMEMBERED = 2_048
+LOOK_BACK = 4_096
+
+
+Beside: TypeAlias = Closing | Departure | None
+
+
+@dataclass(slots=True)
+class Log:
+    """The log of one request. `since`: offset from which it can be read (its first event, or a statement);
+    None while it has none. `stated_ms`: when that was written, by our clock. `departure`: beside the last
+    `moved` that counts."""
+
+    state: LogState
+    since: int | None = None
+    stated_ms: int = 0
+    departure: Departure | None = None
+
+    @property
+    def fold(self) -> Fold:
+        return self.state.fold
+
+
+@dataclass(slots=True)
+class PartitionLogs:
+    """`epoch`: of the partition, by its fences. `highest`: of any event, valid or not."""
+
+    restore: int = 0
+    epoch: int = 0
+    highest: int = 0
+    logs: dict[str, Log] = field(default_factory=dict)
+    ended: OrderedDict[str, bytes] = field(default_factory=OrderedDict)  # key → hash of the body
+    departed: OrderedDict[str, Departure] = field(default_factory=OrderedDict)
+    _fences: deque[int] = field(default_factory=deque)  # offsets of those in force, ascending
+    end: int = 0
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    def read(self, record: ConsumerRecord, now_ms: int = 0) -> None:
+        """Takes the next record of the partition, as of a restore."""
+        self.end = record.offset + 1
+        entry = decode_event_record(record)
+        if entry is None:
+            return
+        self.highest = max(self.highest, entry.event.epoch)
+        if entry.key is None:
+            self.fence(entry.event.epoch, entry.offset)
+            return
+        stated = dict(record.headers).get(_STATE)
+        if stated is not None:
+            self._restate(entry.key, entry.event, stated, entry.offset, now_ms)
+        else:
+            beside = entry.closing or departure_of(record)
+            self.append(entry.key, entry.event, entry.offset, beside, now_ms)
+
+    def fence(self, epoch: int, offset: int) -> None:
+        """A fence of the whole partition."""
+        self.end = max(self.end, offset + 1)
+        if epoch < self.epoch:
+            return
+        self._fences.append(offset)
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.highest = max(self.highest, epoch)
+            for log in self.logs.values():
+                log.fold.read(Fence(epoch))
+
+    def append(self, key: str, event: Event, offset: int, beside: Beside = None, now_ms: int = 0) -> None:
+        """An event of one request, read or acknowledged. A void one leaves no trace."""
+        self.end = max(self.end, offset + 1)
+        log = self.log(key)
+        if log.fold.ended or event.epoch < log.fold.epoch:
+            self.drop_unused(key)
+            return
+        log.state.read(event, beside if isinstance(beside, Closing) else None)
+        if log.since is None:
+            log.since, log.stated_ms = offset, now_ms
+        if isinstance(event, Moved):
+            log.departure = beside if isinstance(beside, Departure) else None
+            log.fold.read(Fence(self.epoch))  # should it come back, it goes on under the epochs of this place
+
+    def log(self, key: str) -> Log:
+        """A log, empty where there was none: then it begins under the epoch in force."""
+        log = self.logs.get(key)
+        if log is None:
+            log = self.logs[key] = Log(LogState(Fold(epoch=self.epoch)))
+        return log
+
+    def replace(self, key: str, log: Log) -> None:
+        """With what was read again."""
+        self.logs[key] = log
+
+    # ------------------------------------------------------------------------------------------- the end
+
+    def forget(self, key: str) -> None:
+        """A request whose end, or whose move, is settled: only a twin needs to know of it from now on."""
+        log = self.logs.pop(key, None)
+        if log is not None and log.fold.ended:
+            started = log.fold.started
+            _remember(self.ended, key, b"" if started is None else started.body_hash)
+        elif log is not None and log.departure is not None:
+            _remember(self.departed, key, log.departure)
+
+    def departure(self, key: str) -> Departure | None:
+        """Whether and how the request went to another pool."""
+        log = self.logs.get(key)
+        return log.departure if log is not None and log.departure is not None else self.departed.get(key)
+
+    def drop_unused(self, key: str) -> None:
+        """A log that never had an event need not be kept."""
+        log = self.logs.get(key)
+        if log is not None and log.since is None:
+            del self.logs[key]
+
+    # ----------------------------------------------------------------------------------------- restoring
+
+    def restore_offset(self) -> int:
+        """From where a successor must read. It only rises."""
+        needed = [log.since for log in self.logs.values() if log.since is not None]
+        needed.append(max(0, self.end - LOOK_BACK))
+        first = min(needed)
+        while len(self._fences) > 1 and self._fences[1] <= first:
+            self._fences.popleft()
+        if self._fences and self._fences[0] <= first:
+            self.restore = max(self.restore, self._fences[0])
+        return self.restore
+
+    def overdue(self, before_ms: int) -> list[str]:
+        """Requests whose log was last stated before that time, and has to be stated anew."""
+        return [
+            key
+            for key, log in self.logs.items()
+            if log.since is not None
+            and log.stated_ms < before_ms
+            and not log.fold.ended
+            and log.departure is None
+        ]
+
+    def stated(self, key: str, offset: int, now_ms: int) -> None:
+        """A statement of ours was acknowledged."""
+        log = self.logs.get(key)
+        if log is not None:
+            log.since, log.stated_ms = offset, now_ms
+
+    def _restate(self, key: str, event: Event, stated: bytes, offset: int, now_ms: int) -> None:
+        log = self.log(key)
+        if event.epoch < log.fold.epoch or log.fold.ended:
+            return
+        fold = decode_fold(stated, event.epoch)
+        # One that was sent again by the client, late, knows less than what stands before it.
+        if fold is not None and fold.next_seq >= log.fold.next_seq:
+            log.state.fold, log.since, log.stated_ms = fold, offset, now_ms
+
+
+T = TypeVar("T")
+
+
+def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    while len(known) > REMEMBERED:
+        known.popitem(last=False)
+
+
+def statement(topic: str, partition: int, key: str, fold: Fold) -> Record:
+    """The record that states a fold anew."""
+    record = encode_event_record(topic, partition, key, Fence(fold.epoch))
+    record.headers.append((_STATE, encode_fold(fold)))
+    return record
+
+
+def encode_fold(fold: Fold) -> bytes:
+    """All of a fold that has not ended, except its epoch."""
+    said = {
+        "next_seq": fold.next_seq,
+        "tokens": fold.token_ids,
+        "text": fold.text,
+        "restarts": fold.restarts,
+        "at_start": fold.tokens_at_start,
+        "started": _event_text(fold.started),
+        "handed": _event_text(fold.handed),
+    }
+    return zlib.compress(json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass"), 1)
+
+
+def decode_fold(data: bytes, epoch: int) -> Fold | None:
+    """None for bytes that are no fold."""
+    try:
+        said = json.loads(zlib.decompress(data).decode("utf-8", "surrogatepass"))
+        started, handed = _event_of(said["started"]), _event_of(said["handed"])
+        return Fold(
+            epoch=epoch,
+            next_seq=int(said["next_seq"]),
+            started=started if isinstance(started, Started) else None,
+            token_ids=[int(token) for token in said["tokens"]],
+            pieces=[str(said["text"])],
+            restarts=int(said["restarts"]),
+            handed=handed if isinstance(handed, Handed) else None,
+            tokens_at_start=int(said["at_start"]),
+        )
+    except (ValueError, TypeError, KeyError, zlib.error):
+        return None
+
+
+def _event_text(event: Event | None) -> str:
+    return "" if event is None else base64.b64encode(encode_event(event)).decode()
+
+
+def _event_of(text: str) -> Event | None:
+    return decode_event(base64.b64decode(text)) if text else None

@@ -1,0 +1,111 @@
+"""What an owner does beside its requests: repeats fences, forwards delays, states long logs anew, trims topics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kafka.structs import TopicPartition
+
+from headrace.broker.errors import BrokerError, BrokerUnavailable
+from headrace.broker.kafka.appender import Appender
+from headrace.broker.kafka.connection import Connection
+from headrace.broker.kafka.delays import DelayTenure, Due
+from headrace.broker.kafka.failures import Backoff
+from headrace.broker.kafka.holdings import Holdings
+from headrace.broker.kafka.results import trim
+from headrace.broker.kafka.settle import Item, Settled, Settler
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 1.0
+_TRIM_EVERY = 30  # ticks
+
+
+class Housekeeping:
+    def __init__(
+        self, connection: Connection, holdings: Holdings, appender: Appender, settler: Settler
+    ) -> None:
+        self._at, self._holdings, self._appender, self._settler = connection, holdings, appender, settler
+        self._trimmed: dict[TopicPartition, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._keep_logs(), name="headrace kafka logs"),
+            asyncio.create_task(self._forward_delays(), name="headrace kafka delays"),
+        ]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------- logs
+
+    async def _keep_logs(self) -> None:
+        tick = 0
+        while True:
+            await asyncio.sleep(_TICK_S)
+            tick += 1
+            try:
+                tenures = list(self._holdings.tenures.values())
+                await self._appender.repeat_fences(tenures)
+                await self._appender.state_anew(tenures)
+                if tick % _TRIM_EVERY == 0:
+                    await self._trim()
+            except BrokerError as error:
+                logger.debug("keeping the logs is repeated later: %s", error)
+
+    async def _trim(self) -> None:
+        """Below the commit nobody reads any more."""
+        held: list[Settled] = [*self._holdings.tenures.values(), *self._holdings.delays.values()]
+        bases = {tenure.partition: tenure.commit().base for tenure in held}
+        below = {p: base for p, base in bases.items() if base > self._trimmed.get(p, 0)}
+        if below:
+            await trim(self._at.clients, below)
+            self._trimmed |= below
+
+    # ----------------------------------------------------------------------------------------- delays
+
+    async def _forward_delays(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                await self._forward_due()
+                backoff.reset()
+            except BrokerUnavailable as error:
+                logger.debug("forwarding is repeated: %s", error)
+                await backoff.wait()
+            except BrokerError as error:
+                logger.error("a delayed delivery cannot be forwarded: %s", error)
+                await asyncio.sleep(_TICK_S)
+            await self._holdings.changed(self._until_due())
+
+    def _until_due(self) -> float:
+        times = (delay.next_due_ms() for delay in self._holdings.delays.values())
+        first = min((at_ms for at_ms in times if at_ms is not None), default=None)
+        if first is None:
+            return 60.0
+        return max(0.001, (first - self._at.clock.now_ms()) / 1000)
+
+    async def _forward_due(self) -> None:
+        now_ms = self._at.clock.now_ms()
+        for delay in list(self._holdings.delays.values()):
+            due = [] if delay.busy else delay.due(now_ms)
+            if due:
+                await self._forward(delay, due)
+
+    async def _forward(self, delay: DelayTenure, due: list[Due]) -> None:
+        """Published and acknowledged first, completed after."""
+        await self._at.publisher.send([one.forward for one in due if one.forward is not None])
+        items = [Item(delay, one.offset, [one.letter] if one.letter else []) for one in due]
+        delay.busy = True
+        items[-1].done.add_done_callback(lambda _: self._forwarded(delay))
+        for item in items:
+            self._settler.put(item)
+
+    def _forwarded(self, delay: DelayTenure) -> None:
+        delay.busy = False
+        self._holdings.flow()
+        self._holdings.notify()

@@ -1,0 +1,74 @@
+"""Opening a delivery: which epoch it runs under, and what its log holds up to the fence of that epoch."""
+
+from __future__ import annotations
+
+from kafka.structs import TopicPartition
+
+from headrace.broker.contract import OpenOutcome
+from headrace.broker.events import Fence
+from headrace.broker.kafka.appender import Appender, Entry
+from headrace.broker.kafka.epochs import PartitionLogs
+from headrace.broker.kafka.places import log_key
+from headrace.broker.kafka.restore import Bounds, GroupReader
+from headrace.broker.kafka.settlements import Settlements
+from headrace.broker.kafka.tenure import Tenure
+from headrace.broker.message import Delivery
+
+
+class Opening:
+    def __init__(self, reader: GroupReader, appender: Appender, settlements: Settlements) -> None:
+        self._reader, self._appender, self._settlements = reader, appender, settlements
+
+    async def open(self, tenure: Tenure, delivery: Delivery) -> tuple[OpenOutcome, int]:
+        """What the delivery is, and the epoch to run it under."""
+        if tenure.moved_away(delivery):
+            await self._settlements.complete_move(tenure, delivery)
+            return OpenOutcome.LOST, 0
+        outcome = tenure.judge(delivery)
+        if outcome is not OpenOutcome.RUN:
+            return outcome, 0
+        epoch = await self._epoch(tenure, delivery)
+        if epoch is None or not tenure.holds(delivery):
+            return OpenOutcome.LOST, 0
+        # A twin may have been opened meanwhile; and what a zombie wrote after the fence is void, but a
+        # terminal record may stand before it.
+        outcome = tenure.judge(delivery)
+        if outcome is not OpenOutcome.RUN:
+            return outcome, 0
+        tenure.start(delivery, epoch)
+        tenure.log(delivery)
+        return outcome, epoch
+
+    async def _epoch(self, tenure: Tenure, delivery: Delivery) -> int | None:
+        """The first time it is that of the partition: the fence already stands.
+
+        Opened again, the request alone gets a new one, so that its neighbours keep theirs: committed first
+        (only the rightful owner can, hence no two owners ever hold the same number), then a fence with the
+        request's key, then the read, where the log holds more than we know. None: the commit was refused.
+        """
+        run = tenure.run_of(delivery)
+        if run is None:
+            return tenure.epoch
+        tenure.top_epoch += 1
+        epoch = tenure.top_epoch
+        if not await self._settlements.confirm(tenure):
+            return None
+        key = log_key(delivery.ref)
+        doubtful, run.doubtful = run.doubtful, False
+        try:
+            await self._appender.append([Entry(tenure, key, Fence(epoch))])
+            if doubtful:
+                await self._read_again(tenure, key, epoch)
+        except BaseException:
+            run.doubtful = True
+            raise
+        return epoch
+
+    async def _read_again(self, tenure: Tenure, key: str, epoch: int) -> None:
+        """The log up to the fence, behind appends whose fate is unknown."""
+        events = TopicPartition(tenure.topics.events, tenure.number)
+        start, end = tenure.logs.restore, tenure.logs.end
+        read = PartitionLogs(start)
+        for record in (await self._reader.read({events: Bounds(start, end)}))[events]:
+            read.read(record)
+        tenure.logs.replace(key, read.log(key))

@@ -1,0 +1,294 @@
+"""The thread that owns the group's consumer. Nobody else touches it.
+
+    event loop                     owner thread                        kafka-python's I/O thread
+    ──────────                     ────────────                        ─────────────────────────
+    do(…), keep_alive()  ──queue──► between two polls
+    records(…)           ◄─────────  poll, again and again
+    assigned, revoked    ◄────────────────────────────────────────────  rebalance listener
+    release(…)           ───event──────────────────────────────────────►  awaits it, then lets go
+
+It polls whatever the loop does, and stops only when the lease is over: kafka-python's heartbeats would keep a
+process in the group whose event loop hangs, so a consumer that was not kept alive for a lease leaves. It comes
+back with the next sign of life. A membership that was lost is never gone on with: consumer and assignor are
+discarded, since the assignor would go on claiming the old partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import kafka.errors as ke
+from kafka import KafkaConsumer
+from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
+from kafka.coordinator.base import MemberState
+from kafka.structs import TopicPartition
+
+from headrace.broker.errors import BrokerError, BrokerRefused
+from headrace.broker.kafka.assignor import MembershipLost
+from headrace.broker.kafka.bridge import tell
+from headrace.broker.kafka.clients import ConsumerRecord
+from headrace.broker.kafka.failures import translate
+
+logger = logging.getLogger(__name__)
+
+Membership: TypeAlias = Any  # kafka-python's ConsumerGroupMetadata
+Records: TypeAlias = Mapping[TopicPartition, Sequence[ConsumerRecord]]
+
+_POLL_MS = 20
+_REBALANCE_MS = 250
+_METADATA_S = 2.0
+_MOST_RECORDS = 500  # in one poll
+_PAUSE_S = 0.1  # after a failure
+_PASSING = (ke.RetriableError, ke.KafkaConnectionError, OSError)
+
+
+class OwnerEvents(Protocol):
+    """What the thread tells; all of it is called on the event loop, in the order in which it happened."""
+
+    def assigned(self, partitions: frozenset[TopicPartition], member: str) -> None:
+        """Under this membership; they are paused until somebody resumes them."""
+
+    def revoked(self, partitions: frozenset[TopicPartition], release: Callable[[], None]) -> None:
+        """In order: flush and commit, then call `release`. Who takes too long has lost them, and all others:
+        a generation in which they are somebody else's must not fence what is still written for them here."""
+
+    def lost(self) -> None:
+        """The membership is gone, and all partitions with it."""
+
+    def records(self, records: Records) -> None: ...
+
+    def failed(self, error: BrokerRefused) -> None:
+        """For good: the thread has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerOptions:
+    """`make`: a new consumer with a new assignor. `lease_s`: without a sign of life it leaves after that.
+    `release_s`: how long partitions that are revoked are waited for."""
+
+    make: Callable[[], KafkaConsumer]
+    topics: Sequence[str]
+    servers: str
+    lease_s: float
+    release_s: float
+
+
+class OwnerThread:
+    def __init__(self, options: OwnerOptions, events: OwnerEvents, loop: asyncio.AbstractEventLoop) -> None:
+        self._options, self._events, self._loop = options, events, loop
+        self._calls: queue.SimpleQueue[tuple[str, Callable[[KafkaConsumer], None]]] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._ended = threading.Event()
+        self._signs = threading.Event()  # of life
+        self._alive_s = time.monotonic()
+        self._membership: Membership | None = None
+        self._joined = False
+        self._thread = threading.Thread(target=self._run, name="headrace kafka owner", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # ------------------------------------------------------------------- called from the event loop
+
+    @property
+    def membership(self) -> Membership | None:
+        """The last snapshot under which commits are fenced; None while there is no valid one."""
+        return self._membership
+
+    @property
+    def joined(self) -> bool:
+        """Whether all that was assigned to this member was told."""
+        return self._joined and self._membership is not None
+
+    def keep_alive(self) -> None:
+        self._alive_s = time.monotonic()
+        self._signs.set()
+
+    def do(self, member: str, call: Callable[[KafkaConsumer], None]) -> None:
+        """Has `call` run between two polls, if this membership still stands then; else it is dropped."""
+        self._calls.put((member, call))
+
+    def stop(self) -> None:
+        """Leaves the group, without another word about its partitions, and ends."""
+        self._stopped.set()
+        self._signs.set()
+
+    async def stopped(self, timeout_s: float) -> bool:
+        """Waits for the end of the thread, not for ever."""
+        deadline = time.monotonic() + timeout_s
+        while not self._ended.is_set() and time.monotonic() < deadline:
+            await asyncio.sleep(0.002)
+        return self._ended.is_set()
+
+    # ------------------------------------------------------------------------------- on the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                self._be_a_member()
+                self._membership = None
+                tell(self._loop, self._events.lost)
+                self._await_sign()
+        except BrokerRefused as error:
+            self._membership = None
+            tell(self._loop, self._events.failed, error)
+        finally:
+            self._ended.set()
+
+    def _be_a_member(self) -> None:
+        """From joining until the membership is lost, given up for want of signs of life, or ended."""
+        consumer = self._make()
+        if consumer is None:
+            return
+        listener = _Listener(self, consumer, self._options.release_s)
+        try:
+            self._join(consumer, listener)
+            while not self._stopped.is_set() and not listener.lost and self._lease_runs():
+                self._do_calls(consumer)
+                self._poll(consumer, listener)
+        finally:
+            listener.closing = True
+            self._close(consumer)
+
+    def _join(self, consumer: KafkaConsumer, listener: _Listener) -> None:
+        """Who leads the group deals out what it knows: that should be all from the first time on. (The public
+        `partitions_for_topic` would ask for all topics of the cluster.)"""
+        topics = list(self._options.topics)
+        consumer.subscribe(topics=topics, listener=listener)
+        deadline = time.monotonic() + _METADATA_S
+        known = consumer._cluster.partitions_for_topic
+        while any(known(topic) is None for topic in topics) and time.monotonic() < deadline:
+            self._stopped.wait(0.002)
+
+    def _make(self) -> KafkaConsumer | None:
+        try:
+            return self._options.make()
+        except BaseException as error:
+            self._wait_out(error)
+            return None
+
+    def _poll(self, consumer: KafkaConsumer, listener: _Listener) -> None:
+        # A poll that ends in the middle of a rebalance throws away what the group answers before the next one.
+        timeout_ms = _POLL_MS if self._joined else _REBALANCE_MS
+        try:
+            records = consumer.poll(timeout_ms=timeout_ms, max_records=_MOST_RECORDS)
+            if listener.lost:
+                return
+            self.look(consumer)
+            _unstick(consumer)
+        except MembershipLost:
+            listener.lost = True
+            return
+        except (ke.KafkaError, OSError) as error:
+            if not listener.lost:  # it raised on purpose, so that kafka-python does not join again
+                self._wait_out(error)
+            return
+        if records:
+            tell(self._loop, self._events.records, records)
+
+    def _do_calls(self, consumer: KafkaConsumer) -> None:
+        while not self._calls.empty():
+            member, call = self._calls.get()
+            if consumer.group_metadata().member_id != member:
+                continue
+            try:
+                call(consumer)
+            except (ke.KafkaError, OSError, ValueError, AssertionError) as error:
+                # Of a partition that was taken away meanwhile; the listener has told so.
+                logger.debug("a call on the consumer failed: %s", error)
+
+    def look(self, consumer: KafkaConsumer) -> None:
+        """Takes a new snapshot of the membership. One without a generation would be accepted unfenced."""
+        now = consumer.group_metadata()
+        self._membership = now if now.generation_id >= 0 and now.member_id else None
+        # In the middle of a rebalance it has a generation, but does not know yet what it owns.
+        self._joined = now.state is MemberState.STABLE
+
+    def look_away(self) -> None:
+        """Nothing more is committed under this membership."""
+        self._membership = None
+
+    def _wait_out(self, error: BaseException) -> None:
+        """Raises BrokerRefused for what does not pass by itself."""
+        translated = translate(error, self._options.servers)
+        if isinstance(translated, BrokerRefused) and not isinstance(error, _PASSING):
+            raise translated from error
+        if not isinstance(error, ke.KafkaError | OSError | BrokerError):
+            raise BrokerRefused(f"the consumer failed: {type(error).__name__}: {error}") from error
+        logger.debug("polling failed, will be repeated: %s", error)
+        self._stopped.wait(_PAUSE_S)
+
+    def _lease_runs(self) -> bool:
+        return time.monotonic() - self._alive_s <= self._options.lease_s
+
+    def _await_sign(self) -> None:
+        while not self._stopped.is_set() and not self._lease_runs():
+            self._signs.clear()
+            if not self._lease_runs():
+                self._signs.wait()
+
+    def _close(self, consumer: KafkaConsumer) -> None:
+        try:
+            consumer.close(autocommit=False, timeout_ms=1_000)
+        except (ke.KafkaError, OSError, RuntimeError) as error:
+            logger.debug("leaving the group failed, the session will lapse: %s", error)
+
+    def tell_assigned(self, partitions: frozenset[TopicPartition], member: str) -> None:
+        tell(self._loop, self._events.assigned, partitions, member)
+
+    def tell_revoked(self, partitions: frozenset[TopicPartition], release: Callable[[], None]) -> bool:
+        return tell(self._loop, self._events.revoked, partitions, release)
+
+
+def _unstick(consumer: KafkaConsumer) -> None:
+    """kafka-python forgets a join that it began because topics had changed, if the poll ends before the group
+    answers: it is in the group, and never hears of its partitions. Then it has to join once more."""
+    coordinator = consumer._coordinator
+    if coordinator.rebalance_in_progress() and not coordinator.need_rejoin():
+        coordinator.request_rejoin()
+
+
+class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no type hints
+    """Runs on kafka-python's I/O thread, while the owner thread waits in `poll`."""
+
+    def __init__(self, owner: OwnerThread, consumer: KafkaConsumer, release_s: float) -> None:
+        self._owner, self._consumer, self._release_s = owner, consumer, release_s
+        self.lost = False
+        self.closing = False  # all is said already
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        # They stay paused until they are restored. The place keeps kafka-python from looking for one.
+        self._consumer.pause(*assigned)
+        for partition in assigned:
+            self._consumer.seek(partition, 0)
+        self._owner.tell_assigned(frozenset(assigned), self._consumer.group_metadata().member_id)
+        self._owner.look(self._consumer)
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        if self.closing:
+            return
+        self._owner.look(self._consumer)  # the new generation: what is flushed now must be fenced by it
+        released = threading.Event()
+        deadline = time.monotonic() + self._release_s
+        self._owner.tell_revoked(frozenset(revoked), released.set)
+        while not released.is_set() and time.monotonic() < deadline:
+            await self._consumer._net.sleep(0.002)  # its one way to wait without stopping the I/O thread
+        if not released.is_set():
+            self._lose("what is revoked was not let go of in time")
+
+    async def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
+        if not self.closing:
+            self._lose("the partitions are lost")
+
+    def _lose(self, why: str) -> None:
+        """Raises, since kafka-python would join the group again at once, claiming what is lost."""
+        self.lost = True
+        self._owner.look_away()
+        raise MembershipLost(why)

@@ -1,0 +1,352 @@
+"""One consumer process's right to take requests, over Apache Kafka.
+
+    KafkaSession      pull, open, append, settle                                  this file
+    OwnerThread       owns the group's consumer: polls, tells of the group        owner_thread
+    Holdings          the partitions: taken over, filled, given up                holdings
+    Restorer          fence, then read                                            restore, epochs
+    Tenure            what an owner knows of a partition: folds, twins, commits   tenure, commits
+    Appender          events outside transactions                                 appender
+    Settler           everything else in transactions                             settlements, settle
+    Housekeeping      fences repeated, delays forwarded, topics trimmed           housekeeping
+
+Leases are those of partitions: the session in the group, which lasts as long as `heartbeat` is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+import os
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+
+from kafka import KafkaConsumer
+
+from headrace.broker.contract import (
+    Append,
+    DeadLetter,
+    Done,
+    Opened,
+    OpenOutcome,
+    Serves,
+    Settlement,
+)
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from headrace.broker.events import Terminal
+from headrace.broker.kafka.appender import Appender, Entry
+from headrace.broker.kafka.assignor import LaneAssignor
+from headrace.broker.kafka.codec import Record, chunk_record
+from headrace.broker.kafka.connection import Connection
+from headrace.broker.kafka.control import Report
+from headrace.broker.kafka.failures import Backoff
+from headrace.broker.kafka.holdings import Holdings, HoldingsParts
+from headrace.broker.kafka.housekeeping import Housekeeping
+from headrace.broker.kafka.opening import Opening
+from headrace.broker.kafka.owner_thread import OwnerOptions, OwnerThread
+from headrace.broker.kafka.places import log_key
+from headrace.broker.kafka.restore import GroupReader, Restorer
+from headrace.broker.kafka.settle import Settler, SettlerParts, Transactions
+from headrace.broker.kafka.settlements import Settlements
+from headrace.broker.kafka.tenure import Bad, Tenure, claim_of
+from headrace.broker.kafka.topics import LaneTopics, group_of
+from headrace.broker.lanes import Preference, Share
+from headrace.broker.message import Delivery, Lane, RequestRef
+
+logger = logging.getLogger(__name__)
+
+_JOIN_S = 10.0  # a session that has no partitions by then starts all the same
+_LOOK_S = 1.0  # for what is known to stand in our partitions
+_FETCH_MS = 50
+_GOODBYE_S = 3.0
+
+
+class KafkaSession:
+    """See `ConsumerSession`. `start` before anything else."""
+
+    def __init__(self, connection: Connection, lanes: Sequence[Lane], pool: str, lease_ms: int) -> None:
+        self._at, self._pool, self._lease_ms = connection, pool, lease_ms
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._lanes = tuple(dict.fromkeys(lanes))
+        self._preference = Preference(self._lanes)
+        self._serves: Serves | None = None
+        self.closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def lease_ms(self) -> int:
+        return self._lease_ms
+
+    async def start(self) -> None:
+        """Joins the group. Raises BrokerRefused where the broker does not let us, for example for a lease
+        that is shorter or longer than it allows."""
+        await self._at.control.read_to_end()
+        topics = await self._at.topics.lanes(self._lanes, self._pool)
+        self._build(topics)
+        try:
+            await self._reader.start()
+            await self._settler.warm_up()
+            self._settler.start()
+            self._owner.start()
+            self._housekeeping.start()
+            await self._joined()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _joined(self) -> None:
+        """Waits until all that is ours is restored, so that a first pull finds what stands there. Twice: the
+        thread may know of the join a moment before it has been told here what was assigned."""
+        deadline, seen = time.monotonic() + _JOIN_S, 0
+        while seen < 2 and time.monotonic() < deadline:
+            self._check()
+            await self._holdings.changed(0.005)
+            seen = seen + 1 if self._holdings.settled else 0
+
+    def _build(self, topics: Sequence[LaneTopics]) -> None:
+        """The parts, and who knows whom."""
+        at, loop = self._at, asyncio.get_running_loop()
+        self._reader = GroupReader(at.clients, group_of(at.names, self._pool))
+        self._appender = Appender(at.publisher, at.settings.max_message_bytes)
+        self._holdings = Holdings(HoldingsParts(topics, at.names, self._read_marks, self._let_go))
+        self._owner = OwnerThread(self._owner_options(topics), self._holdings, loop)
+        restorer = Restorer(self._reader, at.publisher, self._owner, at.names, self._transactional_id)
+        self._holdings.attach(self._owner, restorer)
+        self._settler = Settler(self._settler_parts())
+        self._settlements = Settlements(at, self._appender, self._settler)
+        self._opening = Opening(self._reader, self._appender, self._settlements)
+        self._housekeeping = Housekeeping(at, self._holdings, self._appender, self._settler)
+
+    @property
+    def _transactional_id(self) -> str:
+        return f"{self._at.names.prefix}.{self._name}"[-200:]
+
+    # ------------------------------------------------------------------------------- pull, heartbeat
+
+    async def pull(self, limit: int, wait_ms: int, *, reserved: int = 0) -> list[Delivery]:
+        now = time.monotonic()
+        deadline, look_until = now + wait_ms / 1000, now + _LOOK_S
+        while True:
+            self._check()
+            taken = self._take(limit, reserved)
+            now = time.monotonic()
+            until = max(deadline, look_until) if self._holdings.behind else deadline
+            if taken or self.closed or now >= until:
+                return taken
+            await self._holdings.changed(until - now)
+
+    def _take(self, limit: int, reserved: int) -> list[Delivery]:
+        """Takes by order of lanes. It awaits nothing, so a cancelled pull leaves nothing half taken."""
+        plan = self._preference.plan(limit, reserved)
+        taken: list[Delivery] = []
+        for share in plan:
+            bound = limit if share.lane is Lane.INTERACTIVE else limit - reserved
+            taken += self._take_share(share, bound - len(taken))
+        self._preference.taken(Counter(delivery.message.lane for delivery in taken), plan)
+        if taken:
+            self._holdings.flow()
+        return taken
+
+    def _take_share(self, share: Share, room: int) -> list[Delivery]:
+        """The oldest first, whichever partition of the lane it stands in."""
+        taken: list[Delivery] = []
+        if self._at.control.is_paused(share.lane, self._pool):
+            return taken
+        tenures = self._holdings.of_lane(share.lane)
+        while len(taken) < min(share.at_most, room):
+            heads = [(at_ms, n) for n, t in enumerate(tenures) if (at_ms := t.oldest_ms()) is not None]
+            if not heads:
+                break
+            tenure = tenures[min(heads)[1]]
+            found = tenure.next()
+            if isinstance(found, Bad):
+                self._settlements.bury(tenure, found)
+            elif found is not None:
+                taken.append(found)
+        return taken
+
+    async def heartbeat(self) -> list[Delivery]:
+        self._check()
+        self._owner.keep_alive()
+        await self._at.control.report(self.report())
+        return self._holdings.take_lost()
+
+    async def announce(self, serves: Serves) -> None:
+        self._check()
+        self._serves = serves
+        await self._at.control.report(self.report())
+
+    def report(self) -> Report:
+        """What the registry says of this session, as of now."""
+        now_ms = self._at.clock.now_ms()
+        return Report(
+            self._name, self._pool, self._lanes, self._lease_ms, self._holdings.held(), self._serves, now_ms
+        )
+
+    # ------------------------------------------------------------------------------------ open, append
+
+    async def open(self, delivery: Delivery) -> Opened:
+        self._check()
+        now_ms = self._at.clock.now_ms()
+        tenure = self._tenure(delivery)
+        if tenure is None:
+            return Opened(OpenOutcome.LOST, now_ms=now_ms)
+        outcome, epoch = await self._opening.open(tenure, delivery)
+        log = tenure.logs.logs.get(log_key(delivery.ref))
+        # A copy: the caller folds what it appends, and we fold what was acknowledged.
+        state = None if log is None else copy.deepcopy(log.fold)
+        return Opened(outcome, epoch, state, self._is_cancelled(delivery), now_ms)
+
+    async def append(self, batch: Sequence[Append]) -> list[bool]:
+        """Refused only for what this session knows itself; whether another owner fenced it, no one says."""
+        self._check()
+        answers, entries, chunks = [], list[Entry](), list[Record]()
+        for item in batch:
+            tenure = self._tenure(item.delivery)
+            written = tenure is not None and self._runs(tenure, item.delivery, item.epoch)
+            answers.append(written)
+            if tenure is not None and written:
+                key = log_key(item.delivery.ref)
+                entries += [Entry(tenure, key, event) for event in item.events]
+                assert all(event.epoch == item.epoch for event in item.events), "events of another epoch"
+                assert not any(isinstance(e, Terminal) for e in item.events), "terminal records are settled"
+                chunks += await self._chunks(item)
+        await self._appender.append(entries, chunks)
+        return answers
+
+    async def _chunks(self, item: Append) -> list[Record]:
+        """Beside the transactions, so nothing fences them, and who takes the request over says them again."""
+        message, ref = item.delivery.message, item.delivery.ref
+        if not item.chunks or message.reply_to is None:
+            return []
+        try:
+            await self._at.topics.reply(message.reply_to)
+        except BrokerUnavailable:
+            raise
+        except BrokerError as error:
+            logger.warning("chunks of %s are lost: %s", ref.request_id, error)
+            return []
+        return [chunk_record(message, ref, chunk) for chunk in item.chunks]
+
+    def _runs(self, tenure: Tenure, delivery: Delivery, epoch: int) -> bool:
+        return tenure.runs_it(delivery, epoch) and not tenure.log(delivery).fold.ended
+
+    def _is_cancelled(self, delivery: Delivery) -> bool:
+        """A mark counts for what was published before it. Two topics have no order but time."""
+        marked_ms = self._at.control.marked_ms(delivery.ref)
+        return marked_ms is not None and delivery.published_ms <= marked_ms
+
+    # ------------------------------------------------------------------------------------------ settle
+
+    async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
+        self._check()
+        tenure = self._tenure(delivery)
+        if tenure is None:
+            return False
+        terminal = settlement.terminal if isinstance(settlement, Done | DeadLetter) else None
+        assert terminal is None or terminal.epoch == epoch > 0, "a terminal record needs the epoch of `open`"
+        if epoch and not tenure.runs_it(delivery, epoch):
+            return False
+        settled = await self._settlements.settle(tenure, delivery, epoch, settlement)
+        tenure.end_run(delivery)
+        self._holdings.notify()
+        return settled
+
+    # ------------------------------------------------------------------------------------------- other
+
+    def cancellations(self) -> AsyncIterator[RequestRef]:
+        return self._at.control.cancellations()
+
+    async def close(self) -> None:
+        """Hands back what is held and leaves the group, so that it comes back at once, elsewhere."""
+        if self.closed:
+            return
+        self.closed = True
+        self._holdings.notify()
+        await self._housekeeping.close()
+        with contextlib.suppress(BrokerError):
+            await asyncio.wait_for(self._let_go(list(self._holdings.tenures.values())), _GOODBYE_S)
+        self._owner.stop()
+        if not await self._owner.stopped(_GOODBYE_S):
+            logger.debug("closed without leaving the group: the broker is away")
+        await self._holdings.close()
+        await self._settler.close()
+        with contextlib.suppress(BrokerError, TimeoutError):
+            await self._reader.close()
+            await asyncio.wait_for(self._at.control.withdraw(self._name), 1.0)
+
+    def _tenure(self, delivery: Delivery) -> Tenure | None:
+        """The tenure that a delivery belongs to, as far as this session knows."""
+        tenure = claim_of(delivery).tenure
+        return tenure if tenure.holds(delivery) else None
+
+    async def _let_go(self, tenures: Sequence[Tenure]) -> None:
+        """Says of all that runs there that it was given up in order, and finishes what is being settled."""
+        reason = "the consumer leaves" if self.closed else "moved to another consumer"
+        await self._appender.hand_back(tenures, reason)
+        await self._settler.flushed(self._release_s)
+
+    async def _read_marks(self) -> None:
+        """Before work begins on new partitions: no cancellation may be missed."""
+        backoff = Backoff()
+        while True:
+            try:
+                await self._at.control.read_to_end()
+                return
+            except BrokerUnavailable:
+                await backoff.wait()
+
+    def _check(self) -> None:
+        if self._holdings.failure is not None:
+            raise BrokerRefused(str(self._holdings.failure))
+
+    # ----------------------------------------------------------------------------------------- making
+
+    @property
+    def _release_s(self) -> float:
+        return min(5.0, self._lease_ms / 2000)
+
+    def _owner_options(self, topics: Sequence[LaneTopics]) -> OwnerOptions:
+        names = [name for lane in topics for name in (lane.requests, *lane.delayed)]
+        lease_s = self._lease_ms / 1000
+        return OwnerOptions(self._consumer, names, self._at.clients.servers, lease_s, self._release_s)
+
+    def _consumer(self) -> KafkaConsumer:
+        """On the owner thread. Rebalances are heard of by heartbeat, so these are more than a lease needs."""
+        assignor = LaneAssignor()
+        consumer = KafkaConsumer(
+            **self._at.clients.consumer_options(
+                group_id=group_of(self._at.names, self._pool),
+                group_instance_id=self._at.settings.group_instance_id,
+                partition_assignment_strategy=[assignor],
+                isolation_level="read_committed",
+                auto_offset_reset="earliest",
+                session_timeout_ms=self._lease_ms,
+                heartbeat_interval_ms=max(20, min(self._lease_ms // 10, 1_000)),
+                max_poll_interval_ms=max(10_000, 2 * self._lease_ms),
+                fetch_max_wait_ms=_FETCH_MS,
+                fetch_max_bytes=16 << 20,
+            )
+        )
+        assignor.membership = consumer.group_metadata
+        return consumer
+
+    def _settler_parts(self) -> SettlerParts:
+        at = self._at
+        return SettlerParts(
+            transactions=Transactions(at.clients.producer_options(), self._transactional_id),
+            transactional_id=self._transactional_id,
+            servers=at.clients.servers,
+            membership=lambda: self._owner.membership,
+            committed=self._reader.committed,
+            publish=at.publisher.send,
+            fatal=self._holdings.failed,
+            exactly_once=at.settings.results == "exactly_once",
+        )

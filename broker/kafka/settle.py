@@ -1,0 +1,405 @@
+"""Settling: lines, letters and delays together with the offsets that complete their requests.
+
+        add ─► queue ─► flush ──────────────► flush ───────────► …
+                         (one transaction each; the next one takes all that came meanwhile)
+
+No timer gathers settlements: the first one goes at once, and those that come while its transaction is under way
+make the next one. So it takes one transaction when there is little to do, and transactions grow with the load.
+All that is committed is fenced by the group's metadata, so an owner that was overtaken is refused as a whole.
+
+    committed                       every item is done
+    wrong generation                a rebalance went by: again with the next membership, if still held
+    not a member                    the tenure ends; its items are refused
+    producer fenced, state broken   a new producer (it ends what the old one left open), then again
+    fate unknown                    likewise, but first the committed offsets tell what happened
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import kafka.errors as ke
+from kafka import KafkaProducer
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from headrace.broker.kafka.bridge import Worker, fail, resolve
+from headrace.broker.kafka.codec import Record
+from headrace.broker.kafka.commits import Committed, encode_metadata
+from headrace.broker.kafka.failures import translate
+from headrace.broker.kafka.owner_thread import Membership
+
+logger = logging.getLogger(__name__)
+
+TRANSACTION_MS = 20_000  # a dead owner's open transaction ends by itself after that
+_MOST_ITEMS = 2_000  # in one transaction
+_REJOIN_S = 0.01
+_PATIENCE_S = 15.0  # after that a caller hears that the fate of its settlement is unknown
+
+
+class Settled(Protocol):
+    """What holds a partition whose records are to be completed: a tenure of requests, or of delays."""
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+    @property
+    def gone(self) -> bool: ...
+
+    @property
+    def member(self) -> str:
+        """The membership under which it was assigned; no other one may commit for it."""
+
+    def commit(self, also: Sequence[int] = ()) -> Committed:
+        """What to commit, with the records `also` finished."""
+
+    def finish(self, offsets: Sequence[int]) -> None:
+        """They are, and that is committed."""
+
+
+@dataclass(eq=False, slots=True)
+class Item:
+    """Records to emit, and the offset that they complete; None completes nothing, but commits what stands (a
+    higher epoch). `done` answers whether it was committed; it raises for what can never be."""
+
+    tenure: Settled
+    offset: int | None
+    records: Sequence[Record]
+    done: asyncio.Future[bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.done = asyncio.get_running_loop().create_future()
+
+
+class Outcome(enum.Enum):
+    COMMITTED = enum.auto()
+    OUTDATED = enum.auto()  # the group refused the membership
+    ANEW = enum.auto()  # nothing was committed; the producer is of no use any more
+    UNKNOWN = enum.auto()  # nor is it here, and whether it committed is not known
+
+
+class Untakeable(Exception):
+    """One record can never be sent; the transaction was aborted."""
+
+    def __init__(self, record: Record, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.record, self.error = record, error
+
+
+class Transactions:
+    """The transactional producer; each method blocks, and runs on one thread."""
+
+    def __init__(self, options: Mapping[str, Any], transactional_id: str) -> None:
+        self._options = {
+            **options,
+            "transactional_id": transactional_id,
+            "transaction_timeout_ms": TRANSACTION_MS,
+        }
+        self._producer: KafkaProducer | None = None
+
+    def ready(self) -> KafkaProducer:
+        """Made where there is none; that ends what a former producer of this id left open."""
+        if self._producer is None:
+            producer = KafkaProducer(**self._options)
+            try:
+                producer.init_transactions()
+            except BaseException:
+                abandon(producer)
+                raise
+            self._producer = producer
+        return self._producer
+
+    def commit(
+        self,
+        records: Sequence[Record],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        membership: Membership,
+    ) -> Outcome:
+        """One transaction. Raises `Untakeable`, and FencedInstanceIdError of a twin that took our place."""
+        producer = self.ready()
+        producer.begin_transaction()
+        try:
+            for record in records:
+                _send(producer, record)
+            producer.send_offsets_to_transaction(dict(offsets), membership)
+        except (ke.CommitFailedError, ke.FencedInstanceIdError, Untakeable) as error:
+            self._abort()
+            if isinstance(error, ke.CommitFailedError):
+                return Outcome.OUTDATED
+            raise
+        except (ke.KafkaError, OSError) as error:
+            logger.debug("a transaction failed before its end: %r", error)
+            self.discard()
+            return Outcome.ANEW
+        try:
+            producer.commit_transaction()
+        except (ke.KafkaError, OSError) as error:
+            logger.debug("the end of a transaction failed: %r", error)
+            self.discard()
+            return Outcome.UNKNOWN
+        return Outcome.COMMITTED
+
+    def discard(self) -> None:
+        """The next call makes a new producer."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            abandon(producer)
+
+    def _abort(self) -> None:
+        assert self._producer is not None
+        try:
+            self._producer.abort_transaction()
+        except (ke.KafkaError, OSError):
+            self.discard()
+
+
+def abandon(producer: KafkaProducer) -> None:
+    """Ends a producer without waiting for what it has not sent."""
+    try:
+        producer.close(timeout=0)
+    except (ke.KafkaError, OSError):
+        producer._sender.force_close()  # `close` gives up halfway when there is something to wait for
+
+
+def _send(producer: KafkaProducer, record: Record) -> None:
+    """What cannot be sent at all is raised here, before anything of it is in the transaction."""
+    try:
+        producer.send(
+            record.topic,
+            value=record.value,
+            key=record.key,
+            headers=record.headers,
+            partition=record.partition,
+        )
+    except (ke.MessageSizeTooLargeError, ke.InvalidTopicError, ValueError, TypeError) as error:
+        raise Untakeable(record, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class SettlerParts:
+    """What a settler needs of its session.
+
+    `membership`: the snapshot in force. `committed`: reads what the group holds, once no transaction is open.
+    `publish`: an acknowledged plain publish, for result lines that need not be exactly once. `fatal`: is told
+    of what ends the session.
+    """
+
+    transactions: Transactions
+    transactional_id: str
+    servers: str
+    membership: Callable[[], Membership | None]
+    committed: Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, Committed]]]
+    publish: Callable[[Sequence[Record]], Awaitable[object]]
+    fatal: Callable[[BrokerRefused], None]
+    exactly_once: bool = True
+
+
+class Settler:
+    """All of a session's commits that follow an assignment, one transaction after the other."""
+
+    def __init__(self, parts: SettlerParts) -> None:
+        self._parts = parts
+        self._worker = Worker("headrace kafka settle")
+        self._queue: list[Item] = []
+        self._waiting: dict[tuple[int, int], Item] = {}  # by tenure and offset, until it is done
+        self._under_way: set[asyncio.Future[bool]] = set()
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="headrace kafka settle")
+
+    async def warm_up(self) -> None:
+        """Makes the producer, so that the first settlement need not wait for it."""
+        await self._worker.call(self._parts.transactions.ready)
+
+    async def add(self, item: Item) -> bool:
+        """Whether it was committed. One that is under way already is waited for, not done again. Raises
+        BrokerUnavailable while its fate is unknown: it goes on all the same, and may be asked for again."""
+        known = None if item.offset is None else self._waiting.get((id(item.tenure), item.offset))
+        if known is None:
+            known = item
+            self.put(item)
+        done, _ = await asyncio.wait({known.done}, timeout=_PATIENCE_S)
+        if not done:
+            raise BrokerUnavailable(
+                f"{self._parts.servers} did not settle in time; is it running, and in reach?"
+            )
+        return known.done.result()
+
+    def put(self, item: Item) -> None:
+        """The same, for who does not wait."""
+        if item.offset is not None:
+            self._waiting[id(item.tenure), item.offset] = item
+        self._queue.append(item)
+        self._under_way.add(item.done)
+        item.done.add_done_callback(self._under_way.discard)
+        self._woken.set()
+
+    async def flushed(self, timeout_s: float) -> None:
+        """Returns once all that is under way now is done, or after the time."""
+        if self._under_way:
+            await asyncio.wait(set(self._under_way), timeout=timeout_s)
+
+    async def close(self) -> None:
+        """Does not wait for what is under way: call `flushed` before."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for item in [*self._queue, *self._waiting.values()]:
+            self._answer(item, False)
+        closing = asyncio.ensure_future(self._worker.call(self._parts.transactions.discard))
+        await asyncio.wait({closing}, timeout=1.0)
+        closing.cancel()
+        self._worker.stop()
+
+    # ------------------------------------------------------------------------------------------- flushing
+
+    async def _run(self) -> None:
+        while True:
+            await self._woken.wait()
+            batch, self._queue = self._queue[:_MOST_ITEMS], self._queue[_MOST_ITEMS:]
+            if not batch:
+                self._woken.clear()
+                continue
+            try:
+                await self._flush(batch)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # ours: nobody may wait for ever for an answer
+                logger.exception("settling failed")
+                for item in batch:
+                    self._fail(item, BrokerRefused(f"settling failed: {type(error).__name__}: {error}"))
+
+    async def _flush(self, batch: list[Item]) -> None:
+        """Repeats until each item is committed, refused or failed."""
+        if not self._parts.exactly_once:
+            await self._publish_lines(batch)
+        while batch := self._still_held(batch):
+            membership = self._parts.membership()
+            if membership is None or any(item.tenure.member != membership.member_id for item in batch):
+                # On the way back into the group; or thrown out of it, which we shall hear of in a moment.
+                await asyncio.sleep(_REJOIN_S)
+                continue
+            try:
+                outcome = await self._attempt(batch, membership)
+            except Untakeable as bad:
+                self._fail_those_with(batch, bad)
+                continue
+            except BrokerUnavailable as error:
+                logger.debug("a settlement will be repeated: %s", error)
+                await asyncio.sleep(10 * _REJOIN_S)
+                continue
+            except BrokerRefused as error:
+                self._parts.fatal(error)
+                for item in batch:
+                    self._fail(item, error)
+                return
+            if outcome is Outcome.COMMITTED or (outcome is Outcome.UNKNOWN and await self._landed(batch)):
+                self._commit(batch)
+                return
+            if outcome is Outcome.OUTDATED:
+                await asyncio.sleep(_REJOIN_S)
+
+    async def _attempt(self, batch: Sequence[Item], membership: Membership) -> Outcome:
+        records = [record for item in batch for record in item.records]
+        offsets = {
+            partition: OffsetAndMetadata(committed.base, encode_metadata(committed), -1)
+            for partition, committed in self._commits(batch).items()
+        }
+        transactions = self._parts.transactions
+        try:
+            return await self._worker.call(lambda: transactions.commit(records, offsets, membership))
+        except (ke.KafkaError, OSError) as error:
+            translated = translate(error, self._parts.servers)
+            if isinstance(translated, BrokerUnavailable | BrokerRefused):
+                raise translated from error
+            raise BrokerRefused(str(translated)) from error
+
+    def _commits(self, batch: Sequence[Item]) -> dict[TopicPartition, Committed]:
+        commits = {}
+        for tenure, items in _by_tenure(batch).items():
+            committed = tenure.commit([item.offset for item in items if item.offset is not None])
+            commits[tenure.partition] = replace(committed, transactional_id=self._parts.transactional_id)
+        return commits
+
+    async def _landed(self, batch: Sequence[Item]) -> bool:
+        """Whether a transaction of unknown fate was committed. Its items either all were, or none."""
+        commits = self._commits(batch)
+        while True:
+            try:
+                await self._worker.call(self._parts.transactions.ready)  # decides what was open
+                found = await self._parts.committed(list(commits))
+            except (BrokerUnavailable, ke.KafkaError, OSError) as error:
+                logger.debug("the fate of a transaction is still unknown: %s", error)
+                await asyncio.sleep(10 * _REJOIN_S)
+                if not self._still_held(list(batch)):
+                    return False
+                continue
+            return all(_covers(found.get(partition), commit) for partition, commit in commits.items())
+
+    def _commit(self, batch: Sequence[Item]) -> None:
+        for tenure, items in _by_tenure(batch).items():
+            tenure.finish([item.offset for item in items if item.offset is not None])
+        for item in batch:
+            self._answer(item, True)
+
+    async def _publish_lines(self, batch: Sequence[Item]) -> None:
+        """At least once: the lines go before the transaction."""
+        for item in batch:
+            try:
+                await self._parts.publish(item.records)
+                item.records = ()
+            except BrokerError as error:
+                logger.debug("lines will go with their transaction: %s", error)
+
+    # ------------------------------------------------------------------------------------------ answering
+
+    def _still_held(self, batch: list[Item]) -> list[Item]:
+        held = []
+        for item in batch:
+            if item.tenure.gone:
+                self._answer(item, False)
+            elif not item.done.done():
+                held.append(item)
+        return held
+
+    def _fail_those_with(self, batch: Sequence[Item], bad: Untakeable) -> None:
+        error = translate(bad.error, self._parts.servers)
+        for item in batch:
+            if any(record is bad.record for record in item.records):
+                self._fail(item, error if not isinstance(error, BrokerRefused) else BrokerError(str(error)))
+
+    def _answer(self, item: Item, committed: bool) -> None:
+        self._forget(item)
+        resolve(item.done, committed)
+
+    def _fail(self, item: Item, error: BrokerError) -> None:
+        self._forget(item)
+        fail(item.done, error)
+        item.done.exception()  # it may be that nobody waits
+
+    def _forget(self, item: Item) -> None:
+        if item.offset is not None:
+            self._waiting.pop((id(item.tenure), item.offset), None)
+
+
+def _by_tenure(batch: Sequence[Item]) -> dict[Settled, list[Item]]:
+    items: dict[Settled, list[Item]] = {}
+    for item in batch:
+        items.setdefault(item.tenure, []).append(item)
+    return items
+
+
+def _covers(found: Committed | None, wanted: Committed) -> bool:
+    """Whether what stands in the group is our commit."""
+    return (
+        found is not None
+        and (found.base, found.beyond, found.epoch) == (wanted.base, wanted.beyond, wanted.epoch)
+        and found.transactional_id == wanted.transactional_id
+    )

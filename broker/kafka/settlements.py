@@ -1,0 +1,182 @@
+"""How an owner ends its hold on a delivery: events first, then one transaction.
+
+What a successor must know to complete it stands beside the events: see `Closing` and `Departure`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from headrace.broker.contract import DeadLetter, Done, PassOn, Release, Retry, Settlement
+from headrace.broker.errors import BrokerError, BrokerUnavailable
+from headrace.broker.events import Event, Handed, Moved, Terminal
+from headrace.broker.kafka.appender import Appender, Entry
+from headrace.broker.kafka.codec import (
+    Record,
+    dead_letter_record,
+    delayed_headers,
+    forwarded_headers,
+    result_record,
+)
+from headrace.broker.kafka.connection import Connection
+from headrace.broker.kafka.departures import Departure, moved_header, moves_of
+from headrace.broker.kafka.epochs import Beside
+from headrace.broker.kafka.event_records import Closing
+from headrace.broker.kafka.places import LogPlace, log_key
+from headrace.broker.kafka.settle import Item, Settler
+from headrace.broker.kafka.tenure import Bad, Tenure, claim_of
+from headrace.broker.message import Delivery
+
+logger = logging.getLogger(__name__)
+
+
+class Settlements:
+    """The settlements of one session. False means that another one owns the partition now."""
+
+    def __init__(self, connection: Connection, appender: Appender, settler: Settler) -> None:
+        self._at, self._appender, self._settler = connection, appender, settler
+
+    async def settle(self, tenure: Tenure, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
+        match settlement:
+            case Done() | DeadLetter():
+                return await self._conclude(tenure, delivery, settlement)
+            case Release(reason):
+                await self.hand_back(tenure, delivery, epoch, reason)
+                if tenure.holds(delivery):
+                    tenure.give_back(claim_of(delivery))
+                return True
+            case Retry(delay_ms, reason):
+                await self.hand_back(tenure, delivery, epoch, reason)
+                return await self._complete(tenure, delivery, [self._delayed(delivery, delay_ms, reason)])
+            case PassOn(pool):
+                return await self._pass_on(tenure, delivery, epoch, pool)
+
+    async def append(self, tenure: Tenure, key: str, events: Sequence[tuple[Event, Beside]]) -> None:
+        """Appends to the log of a request. When it raises, nobody knows what stands there: the request has
+        to be opened again."""
+        await self._appender.append([Entry(tenure, key, event, beside) for event, beside in events])
+
+    async def hand_back(self, tenure: Tenure, delivery: Delivery, epoch: int, reason: str) -> None:
+        if epoch:
+            await self.append(tenure, log_key(delivery.ref), [(Handed(epoch, reason), None)])
+
+    def bury(self, tenure: Tenure, bad: Bad) -> None:
+        """Moves what cannot be understood to the dead letters, bytes untouched; its neighbours go on."""
+        origin, offset = tenure.position(bad.record.offset), bad.record.offset
+        letter = dead_letter_record(bad.record, origin, bad.reason, self._at.names)
+        self._settler.put(Item(tenure, offset, [letter]))
+        logger.warning("dead-lettered %s: %s", origin, bad.reason)
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    async def _conclude(self, tenure: Tenure, delivery: Delivery, settlement: Done | DeadLetter) -> bool:
+        if settlement.terminal is not None:
+            await self._append_terminal(tenure, delivery, settlement.terminal, settlement)
+        records = await self._closing_records(tenure, delivery)
+        if isinstance(settlement, DeadLetter) and settlement.terminal is None:
+            records.append(self._letter(delivery, settlement.reason))
+        return await self._complete(tenure, delivery, records)
+
+    async def _append_terminal(
+        self, tenure: Tenure, delivery: Delivery, terminal: Terminal, settlement: Done | DeadLetter
+    ) -> None:
+        """The terminal record, with all that its transaction will emit beside it (see `Closing`)."""
+        if tenure.log(delivery).fold.ended:
+            return
+        dead_letter = settlement.reason if isinstance(settlement, DeadLetter) else None
+        closing = Closing(claim_of(delivery).offset, settlement.line, dead_letter)
+        await self.append(tenure, log_key(delivery.ref), [(terminal, closing)])
+
+    async def _closing_records(self, tenure: Tenure, delivery: Delivery) -> list[Record]:
+        """What completing this very record emits. Nothing for a twin, whoever ended the request."""
+        log = tenure.logs.logs.get(log_key(delivery.ref))
+        closing = None if log is None else log.state.closing
+        if closing is None or closing.carrier != claim_of(delivery).offset:
+            return []
+        records = []
+        if closing.line is not None and await self._can_reply(delivery):
+            records.append(result_record(delivery.message, delivery.ref, closing.line, self._at.names))
+        if closing.dead_letter is not None:
+            records.append(self._letter(delivery, closing.dead_letter))
+        return records
+
+    async def _can_reply(self, delivery: Delivery) -> bool:
+        """Whether the reply topic can be had. A request that ended must not be held up by a topic that the
+        cluster does not let us make: its answer stands in its log."""
+        topic = delivery.message.reply_to
+        if topic is None:
+            return True
+        try:
+            await self._at.topics.reply(topic)
+        except BrokerUnavailable:
+            raise
+        except BrokerError as error:
+            logger.warning("the line of %s is lost: %s", delivery.ref.request_id, error)
+            return False
+        return True
+
+    def _letter(self, delivery: Delivery, reason: str) -> Record:
+        return dead_letter_record(claim_of(delivery).record, delivery.position, reason, self._at.names)
+
+    # --------------------------------------------------------------------------------------- elsewhere
+
+    def _delayed(self, delivery: Delivery, delay_ms: int, reason: str) -> Record:
+        """For the shortest delay that is long enough, or the longest there is."""
+        claim, settings = claim_of(delivery), self._at.settings
+        delay = settings.delay_for(delay_ms)
+        topics = claim.tenure.topics
+        due_ms = self._at.clock.now_ms() + delay.ms
+        return Record(
+            topics.delayed[settings.delays.index(delay)],
+            claim.record.value,
+            claim.record.key,
+            delayed_headers(claim.record, claim.decoded, due_ms, reason),
+            claim.tenure.number,
+        )
+
+    async def _pass_on(self, tenure: Tenure, delivery: Delivery, epoch: int, pool: str) -> bool:
+        """Says so in the log, makes sure that it counts, and only then hands the record over: a copy that a
+        zombie sent would be run there while its successor runs the request here."""
+        assert epoch > 0, "its log says that it was passed on: open it first"
+        lane, claim = tenure.topics.lane, claim_of(delivery)
+        await self._at.topics.lane(lane, pool)
+        log = LogPlace(lane, pool, tenure.number).text
+        departure = Departure(claim.offset, moves_of(claim.record) + 1, delivery.message.body_hash)
+        handed, moved = Handed(epoch, f"passed on to pool {pool!r}"), Moved(epoch, pool, log)
+        await self.append(tenure, log_key(delivery.ref), [(handed, None), (moved, departure)])
+        return await self.confirm(tenure) and await self.complete_move(tenure, delivery)
+
+    async def confirm(self, tenure: Tenure) -> bool:
+        """Whether the partition is still ours, and so all that we appended before is no zombie's: who takes
+        it over must be assigned it first, and fence then."""
+        return await self._settler.add(Item(tenure, None, []))
+
+    async def complete_move(self, tenure: Tenure, delivery: Delivery) -> bool:
+        """An acknowledged publish, then the offset. Who dies between them leaves a twin there."""
+        log, claim = tenure.log(delivery), claim_of(delivery)
+        assert log.departure is not None
+        assert log.fold.moved is not None
+        topics = await self._at.topics.lane(tenure.topics.lane, log.fold.moved.pool)
+        name, value = moved_header(log.departure)
+        headers = [h for h in forwarded_headers(claim.record, claim.decoded) if h[0] != name]
+        moved = Record(
+            topics.requests,
+            claim.record.value,
+            claim.record.key,
+            [*headers, (name, value)],
+            tenure.number % topics.partitions,
+        )
+        await self._at.publisher.send([moved])
+        return await self._complete(tenure, delivery)
+
+    async def _complete(self, tenure: Tenure, delivery: Delivery, records: Sequence[Record] = ()) -> bool:
+        item = Item(tenure, claim_of(delivery).offset, records)
+        # By then its caller may have given up waiting.
+        item.done.add_done_callback(lambda done: tenure.settled(delivery) if _is_true(done) else None)
+        return await self._settler.add(item)
+
+
+def _is_true(done: asyncio.Future[bool]) -> bool:
+    return not done.cancelled() and done.exception() is None and done.result()

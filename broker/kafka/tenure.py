@@ -1,0 +1,301 @@
+"""What one owner knows of one request partition, from its fence until it loses it.
+
+Pure: no thread, no clock, no network. `KafkaSession` drives it from the event loop alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kafka.structs import TopicPartition
+
+from headrace.broker.contract import OpenOutcome
+from headrace.broker.kafka.clients import ConsumerRecord
+from headrace.broker.kafka.codec import Decoded, Undecodable, decode_record
+from headrace.broker.kafka.commits import Committed, Progress
+from headrace.broker.kafka.departures import moves_of
+from headrace.broker.kafka.epochs import Log, PartitionLogs
+from headrace.broker.kafka.places import LogPlace, Position, log_key, parse_position
+from headrace.broker.kafka.topics import LaneTopics
+from headrace.broker.message import Delivery
+from headrace.broker.names import Names
+
+FENCE_EVERY_MS = 5_000
+STATE_EVERY_MS = 60_000
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """`Delivery.handle`: the record that carries the delivery, and the tenure under which it was taken."""
+
+    tenure: Tenure
+    record: ConsumerRecord
+    decoded: Decoded
+
+    @property
+    def offset(self) -> int:
+        return int(self.record.offset)
+
+
+@dataclass(slots=True)
+class Run:
+    """A request as it was opened here and now. `doubtful`: the fate of an append is unknown, so that only the
+    log tells what stands in it."""
+
+    epoch: int
+    claim: Claim | None
+    body_hash: bytes
+    doubtful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A record that is no message."""
+
+    record: ConsumerRecord
+    reason: str
+
+
+@dataclass(eq=False, slots=True)
+class Tenure:
+    """An owner's time with a partition.
+
+    `epoch` is that of the partition's fence; `top_epoch` the highest that this owner committed (a second `open`
+    takes a new one for its request alone). `known_end`: how far requests are known to stand. `member`: the
+    membership under which it was assigned. `gone`: it is over.
+    A zombie has a tenure too: it cannot know that another one has begun.
+    """
+
+    topics: LaneTopics
+    number: int
+    names: Names
+    epoch: int
+    committed: Committed
+    logs: PartitionLogs
+    known_end: int
+    member: str
+    fenced_ms: int = 0
+    top_epoch: int = 0
+    gone: bool = False
+    held: dict[int, Delivery] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
+    progress: Progress = field(init=False)
+    buffer: deque[ConsumerRecord] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    returned: dict[int, ConsumerRecord] = field(default_factory=dict)
+    _fetched: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.top_epoch = max(self.top_epoch, self.epoch)
+        self.progress = Progress(self.committed)
+        self._fetched = self.committed.base
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topics.requests, self.number)
+
+    @property
+    def place(self) -> LogPlace:
+        return LogPlace(self.topics.lane, self.topics.pool, self.number)
+
+    # ------------------------------------------------------------------------------------------ fetching
+
+    def fetched(self, records: Iterable[ConsumerRecord]) -> None:
+        """Records of the partition, in the order of their offsets; what came before comes no more."""
+        for record in records:
+            if record.offset >= self._fetched:
+                self._fetched = record.offset + 1
+                self.buffer.append(record)
+                self.buffered_bytes += size_of(record)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more than what was fetched, as far as we know."""
+        return not self.buffer and not self.returned and self._fetched < self.known_end
+
+    def oldest_ms(self) -> int | None:
+        """Time of the record that comes next; None where nothing may be taken."""
+        record = self._head()
+        return None if record is None else int(record.timestamp)
+
+    def next(self) -> Delivery | Bad | None:
+        """Takes the next record. A delivery is held from now on; what is `Bad` the caller buries."""
+        record = self._pop()
+        if record is None:
+            return None
+        decoded = decode_record(record, self.place, self.names)
+        if isinstance(decoded, Undecodable):
+            return Bad(record, decoded.reason)
+        key = log_key(decoded.ref)
+        log = self.logs.logs.get(key)
+        began = key in self.logs.ended or (log is not None and log.fold.started is not None)
+        delivery = Delivery(
+            message=decoded.message,
+            ref=decoded.ref,
+            position=decoded.position,
+            published_ms=decoded.published_ms,
+            handle=Claim(self, record, decoded),
+            # Kafka counts no deliveries: only the log or a delay topic tells that there was an earlier one.
+            redelivered=decoded.forwarded or began,
+        )
+        self.held[record.offset] = delivery
+        return delivery
+
+    def give_back(self, claim: Claim) -> None:
+        """Ends the hold, unfinished: whoever fetches next gets it, this owner or its successor."""
+        del self.held[claim.offset]
+        self.returned[claim.offset] = claim.record
+
+    def holds(self, delivery: Delivery) -> bool:
+        claim = claim_of(delivery)
+        return not self.gone and self.held.get(claim.offset) is delivery
+
+    def _head(self) -> ConsumerRecord | None:
+        if self.returned:
+            return self.returned[min(self.returned)]
+        while self.buffer and self.progress.room:
+            record = self.buffer[0]
+            if not self.progress.finished(record.offset):
+                return record
+            self._drop_head()
+            self.progress.see(record.offset)
+        return None
+
+    def _pop(self) -> ConsumerRecord | None:
+        record = self._head()
+        if record is None:
+            return None
+        if self.returned.pop(record.offset, None) is None:
+            self._drop_head()
+            self.progress.see(record.offset)
+        return record
+
+    def _drop_head(self) -> None:
+        self.buffered_bytes -= size_of(self.buffer.popleft())
+
+    # ----------------------------------------------------------------------------------------- the log
+
+    def log(self, delivery: Delivery) -> Log:
+        return self.logs.log(log_key(delivery.ref))
+
+    def run_of(self, delivery: Delivery) -> Run | None:
+        return self.runs.get(log_key(delivery.ref))
+
+    def runs_it(self, delivery: Delivery, epoch: int) -> bool:
+        """Whether this delivery runs its request, under that epoch."""
+        run = self.run_of(delivery)
+        return run is not None and run.claim is delivery.handle and run.epoch == epoch
+
+    def judge(self, delivery: Delivery) -> OpenOutcome:
+        """What a delivery is, by the log and by what runs here: the rule for twins. What `moved_away` says
+        comes before it."""
+        key = log_key(delivery.ref)
+        log, run = self.logs.logs.get(key), self.runs.get(key)
+        known = self._known_hash(key, log, run)
+        if known and known != delivery.message.body_hash:
+            return OpenOutcome.CONFLICT
+        if key in self.logs.ended or (log is not None and log.fold.ended):
+            return OpenOutcome.ENDED
+        if self._is_elsewhere(delivery):
+            return OpenOutcome.TWIN
+        if run is not None and run.claim is not None:
+            return OpenOutcome.RUN if run.claim is delivery.handle else OpenOutcome.TWIN
+        started = None if log is None else log.fold.started
+        if started is None or started.delivery == delivery.position:
+            return OpenOutcome.RUN
+        return OpenOutcome.TWIN if self._comes_again(started.delivery) else OpenOutcome.RUN
+
+    def moved_away(self, delivery: Delivery) -> bool:
+        """Whether an owner of this very record died in the middle of handing it to another pool."""
+        departure = self.logs.departure(log_key(delivery.ref))
+        claim = claim_of(delivery)
+        return departure is not None and departure.carrier == claim.offset and self._is_elsewhere(delivery)
+
+    def _is_elsewhere(self, delivery: Delivery) -> bool:
+        """Whether the request went to another pool, and this is not the record with which it came back."""
+        departure = self.logs.departure(log_key(delivery.ref))
+        return departure is not None and moves_of(claim_of(delivery).record) < departure.moves
+
+    def start(self, delivery: Delivery, epoch: int) -> None:
+        """From now on this delivery runs its request."""
+        claim = claim_of(delivery)
+        self.runs[log_key(delivery.ref)] = Run(epoch, claim, delivery.message.body_hash)
+
+    def doubt(self, key: str) -> None:
+        """The fate of an append is unknown: only the log tells, once it is fenced anew."""
+        run = self.runs.get(key)
+        if run is not None:
+            run.doubtful = True
+
+    def end_run(self, delivery: Delivery) -> None:
+        """Nobody runs the request any more. Its epoch is kept: opened again, it needs a new one."""
+        run = self.run_of(delivery)
+        if run is not None and run.claim is delivery.handle:
+            run.claim = None
+
+    def settled(self, delivery: Delivery) -> None:
+        """The record is finished, and that is committed."""
+        self.held.pop(claim_of(delivery).offset, None)
+        self._tidy(log_key(delivery.ref))
+
+    def tidy(self) -> None:
+        """After a restore: of those that are over, only what twins must know is kept."""
+        for key in list(self.logs.logs):
+            self._tidy(key)
+
+    def _tidy(self, key: str) -> None:
+        log = self.logs.logs.get(key)
+        if log is None:
+            return
+        beside = log.state.closing if log.fold.ended else log.departure
+        over = log.fold.ended or log.departure is not None
+        if over and (beside is None or self.progress.finished(beside.carrier)):
+            self.logs.forget(key)
+            self.runs.pop(key, None)
+        else:
+            self.logs.drop_unused(key)
+
+    def commit(self, also: Iterable[int] = ()) -> Committed:
+        """What to commit, with the records `also` finished."""
+        done = self.progress.committed(also)
+        return Committed(done.base, done.beyond, self.top_epoch, self.logs.restore_offset())
+
+    def finish(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self.progress.finish(offset)
+
+    def position(self, offset: int) -> str:
+        return Position(self.place, offset).text(self.names)
+
+    def _known_hash(self, key: str, log: Log | None, run: Run | None) -> bytes:
+        if run is not None and run.claim is not None:
+            return run.body_hash
+        if key in self.logs.ended:
+            return self.logs.ended[key]
+        started, departure = None if log is None else log.fold.started, self.logs.departure(key)
+        if started is not None:
+            return started.body_hash
+        return b"" if departure is None else departure.body_hash
+
+    def _comes_again(self, position: str) -> bool:
+        """Whether the delivery that began the request is unfinished, so that it will be delivered again.
+
+        If its record is finished and the log has no end, it went by way of a delay topic, or ended without a
+        terminal record. Then the delivery at hand runs the request; the other one, when it comes, will be the
+        twin.
+        """
+        where = parse_position(self.names, position)
+        return where is not None and where.place == self.place and not self.progress.finished(where.offset)
+
+
+def claim_of(delivery: Delivery) -> Claim:
+    claim = delivery.handle
+    assert isinstance(claim, Claim), "a delivery of another adapter"
+    return claim
+
+
+def size_of(record: ConsumerRecord) -> int:
+    """Bytes that a fetched record keeps in memory, about."""
+    return 200 + len(record.value or b"") + len(record.key or b"")
