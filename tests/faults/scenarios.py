@@ -70,7 +70,7 @@ async def consumers_killed(run: Run) -> None:
     """SIGKILL at random instants; the interrupted go on elsewhere within a lease and two seconds."""
     async with run.load(streams=10):
         for _ in range(3 * run.rounds):
-            await _until(lambda: len(run.stack.pids("consumer")) == 2, "both consumers")
+            await _until(lambda: len(run.stack.pids("consumer")) == 2, "both consumers", 60)
             await asyncio.sleep(run.rng.uniform(0.3, 1.2))
             if victim := _busy(run):
                 run.stack.kill(victim)
