@@ -89,23 +89,15 @@ class EmbeddedKafka:
 
     def start(self, timeout_s: float = _START_PATIENCE_S) -> None:
         """Starts all nodes that do not run, and waits until they serve clients. Fetches Kafka first, where
-        this is the first start on this machine; `timeout_s` bounds the wait that follows."""
+        this is the first start on this machine; `timeout_s` bounds the wait that follows. After a failure no
+        node runs."""
         self._home = self._home or provide_home(self._options.cache or default_cache(), self._options.java)
         self._take_folder()
-        for attempt in range(_FREE_PORT_ATTEMPTS):
-            self._choose_ports(anew=attempt > 0)
-            try:
-                return self._start_nodes(timeout_s)
-            except PortTaken:
-                self._stop_nodes()
-                if self._options.port:
-                    self.stop()
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-        self.stop()
-        raise EmbeddedUnusable("no free loopback ports were found for Kafka; name one")
+        try:
+            self._start_on_some_ports(timeout_s)
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Ends all nodes in order; their data stay. Does nothing where none runs."""
@@ -138,6 +130,17 @@ class EmbeddedKafka:
     def _node(self, number: int) -> Node:
         return self._nodes[number - 1]
 
+    def _start_on_some_ports(self, timeout_s: float) -> None:
+        for attempt in range(_FREE_PORT_ATTEMPTS):
+            self._choose_ports(anew=attempt > 0)
+            try:
+                return self._start([node for node in self._nodes if not node.alive], timeout_s)
+            except PortTaken:
+                if self._options.port:
+                    raise
+                self._stop_nodes()
+        raise EmbeddedUnusable("no free loopback ports were found for Kafka; name one")
+
     def _take_folder(self) -> None:
         if self._lock.descriptor >= 0:
             return
@@ -154,7 +157,6 @@ class EmbeddedKafka:
         path = self._folder / "cluster.json"
         known = _Layout.read(path)
         if known is not None and len(known.ports) != self._options.nodes:
-            self.stop()
             raise EmbeddedUnusable(
                 f"{self._folder} holds a cluster of {len(known.ports)} node(s), not {self._options.nodes}; "
                 "choose another folder"
@@ -164,7 +166,10 @@ class EmbeddedKafka:
         if anew or not ports or not self._fit(ports):
             ports = self._new_ports()
         self._layout = _Layout(cluster, ports)
-        self._layout.write(path)
+        try:
+            self._layout.write(path)
+        except OSError as error:
+            raise EmbeddedUnusable(explain(error, self._folder)) from error
 
     def _fit(self, ports: tuple[Ports, ...]) -> bool:
         if self._options.port and ports[0].clients != self._options.port:
@@ -178,9 +183,6 @@ class EmbeddedKafka:
         quorum = _distinct_free_ports(2 * count)
         clients = list(range(first, first + count)) if first else quorum[count:]
         return tuple(Ports(*pair) for pair in zip(clients, quorum[:count], strict=True))
-
-    def _start_nodes(self, timeout_s: float) -> None:
-        self._start([node for node in self._nodes if not node.alive], timeout_s)
 
     def _start(self, nodes: list[Node], timeout_s: float) -> None:
         assert self._home is not None

@@ -13,9 +13,11 @@ from typing import NoReturn
 
 import pytest
 
-from headrace.broker.embedded.kafka import EmbeddedKafka, EmbeddedUnusable, KafkaOptions
+from headrace.broker.embedded.apache_kafka.provision import provide_home
+from headrace.broker.embedded.kafka import EmbeddedKafka, EmbeddedUnusable, KafkaOptions, default_cache
 
 HEAP_MB = 256
+NO_KAFKA = "NO KAFKA, SO THIS IS NOT TESTED"
 
 
 @pytest.fixture(scope="session")
@@ -43,16 +45,18 @@ def running_kafka(
 ) -> Iterator[EmbeddedKafka]:
     """An embedded Kafka of a test's own; `properties`: further settings of its nodes. Where there can be none
     the test is skipped, loudly; where `HEADRACE_CI` is set it fails."""
+    require_kafka()
     options = KafkaOptions(nodes=nodes, heap_mb=HEAP_MB, properties=properties or {})
-    server = EmbeddedKafka(folder, options)
-    try:
-        server.start()
-    except EmbeddedUnusable as error:
-        missing(f"NO KAFKA, SO THIS IS NOT TESTED: {error}")
-    try:
+    with EmbeddedKafka(folder, options) as server:
         yield server
-    finally:
-        server.stop()
+
+
+def require_kafka() -> None:
+    """Fetches Kafka where it is not there yet; skips the test, or fails it, where there can be none."""
+    try:
+        provide_home(default_cache())
+    except EmbeddedUnusable as error:
+        missing(f"{NO_KAFKA}: {error}")
 
 
 def missing(reason: str) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -11,7 +12,9 @@ from pathlib import Path
 from headrace.broker.embedded.folder import EmbeddedUnusable
 
 POM = Path(__file__).with_name("pom.xml")
+_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"  # its version is in the pom
 _PATIENCE_S = 600.0
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NO_NETWORK = ("Could not transfer", "Unknown host", "Connection refused", "Connection reset", "timed out")
 
 
@@ -38,7 +41,7 @@ def _copy_dependencies(folder: Path) -> None:
             "the embedded Kafka is fetched by Maven, and there is no mvn here; install it (Debian: maven), "
             "or pass the address of a Kafka that runs"
         )
-    command = [maven, "--batch-mode", "--quiet", "--file", str(POM), "dependency:copy-dependencies"]
+    command = [maven, "--batch-mode", "--quiet", "--file", str(POM), _GOAL]
     try:
         done = subprocess.run(
             [*command, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"],
@@ -53,7 +56,7 @@ def _copy_dependencies(folder: Path) -> None:
             f"fetching Kafka took over {_PATIENCE_S:.0f} s; look at the network"
         ) from error
     if done.returncode != 0 or not folder.is_dir():
-        raise EmbeddedUnusable(_failure(done.stdout.decode(errors="replace")))
+        raise EmbeddedUnusable(_failure(_COLOUR.sub("", done.stdout.decode(errors="replace"))))
 
 
 def _failure(output: str) -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from kafka.admin import KafkaAdminClient
 from headrace.broker.embedded.apache_kafka.properties import Ports, node_properties, write_properties
 from headrace.broker.embedded.apache_kafka.provision import provide_home
 from headrace.broker.embedded.kafka import EmbeddedKafka, EmbeddedUnusable, KafkaOptions
-from tests.support.kafka_server import HEAP_MB, running_kafka
+from tests.support.kafka_server import HEAP_MB, require_kafka, running_kafka
 
 TOPIC = "numbers"
 
@@ -55,9 +56,8 @@ def listening_addresses(pid: int) -> set[str]:
     """Local addresses of all listening TCP sockets of a process, as /proc writes them."""
     inodes = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        target = os.readlink(link)
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
+        with suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(os.readlink(link).removeprefix("socket:[").removesuffix("]"))
     tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()]
     return {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
@@ -108,8 +108,7 @@ def test_a_folder_serves_one_server_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_node_dies_with_its_parent(tmp_path: Path) -> None:
-    with running_kafka(tmp_path / "warm"):  # skips where there is no Kafka
-        pass
+    require_kafka()
     program = (
         "import sys, time; from pathlib import Path\n"
         "from headrace.broker.embedded.kafka import EmbeddedKafka\n"
@@ -130,8 +129,7 @@ def test_a_node_dies_with_its_parent(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
-    with running_kafka(tmp_path / "warm"):
-        pass
+    require_kafka()
     with socket.create_server(("127.0.0.1", 0)) as occupant:
         port = occupant.getsockname()[1]
         with pytest.raises(EmbeddedUnusable, match="is taken by another program"):
@@ -140,8 +138,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_settings_of_kafka_that_make_no_sense_are_said(tmp_path: Path) -> None:
-    with running_kafka(tmp_path / "warm"):
-        pass
+    require_kafka()
     nonsense = KafkaOptions(properties={"num.partitions": "many"}, heap_mb=HEAP_MB)
     with pytest.raises(EmbeddedUnusable, match=r"did not start: .*many"):
         EmbeddedKafka(tmp_path / "data", nonsense).start()
