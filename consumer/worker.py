@@ -109,6 +109,11 @@ class Worker:
         """Requests held at present."""
         return len(self._servings)
 
+    @property
+    def waiting(self) -> int:
+        """Those of them that have no slot yet."""
+        return len(self._intake.waiting) if self._intake is not None else 0
+
     async def run(self) -> None:
         engine = self._watched(self._watchdog.run(), "engine watchdog")
         publisher = self._watched(self._publisher.run(), "publisher")

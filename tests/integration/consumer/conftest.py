@@ -22,12 +22,26 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]
     server.stop()
 
 
+@pytest.fixture
+def prefix() -> str:
+    """Of the names on Redis; the in-memory log has none but the default one."""
+    return f"t-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+async def shared_broker(valkey: EmbeddedValkey, prefix: str) -> AsyncIterator[Broker]:
+    """One whose consumers may take any delivery, not only those of their own partitions."""
+    connected = await connect(valkey.url, prefix=prefix)
+    yield connected
+    await connected.close()
+
+
 @pytest.fixture(params=["memory", "redis"])
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     if request.param == "memory":
         yield MemoryLog()
-        return
-    server: EmbeddedValkey = request.getfixturevalue("valkey")
-    connected = await connect(server.url, prefix=f"t-{secrets.token_hex(4)}")
-    yield connected
-    await connected.close()
+    else:
+        valkey: EmbeddedValkey = request.getfixturevalue("valkey")
+        connected = await connect(valkey.url, prefix=request.getfixturevalue("prefix"))
+        yield connected
+        await connected.close()

@@ -17,7 +17,7 @@ from headrace.consumer.engine_process import EngineHandle, EngineProcess
 from headrace.consumer.prepare import Preparer, served_names
 from headrace.consumer.settings import ConsumerSettings
 from headrace.consumer.worker import Parts, Worker
-from headrace.gpu_engine.api import EngineInfo, SamplingParams
+from headrace.gpu_engine.api import EngineInfo, FromEngine, SamplingParams
 from headrace.gpu_engine.config import EngineConfig, SimConfig
 from headrace.gpu_engine.sim import expected_answer
 from headrace.gpu_engine.text.sim import SimTokenizer
@@ -90,10 +90,30 @@ async def tokens_in_log(broker: Broker, ref: RequestRef, count: int) -> None:
             return
 
 
+class Metered(EngineProcess):
+    """An engine process whose words are listened to."""
+
+    def __init__(self, config: EngineConfig, meter: Callable[[FromEngine], None]) -> None:
+        super().__init__(config)
+        self._meter = meter
+
+    async def receive(self) -> FromEngine:
+        message = await super().receive()
+        self._meter(message)
+        return message
+
+
 class House:
     """One worker with its session and its engine process."""
 
-    def __init__(self, broker: Broker, session: ConsumerSession, settings: ConsumerSettings) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        session: ConsumerSession,
+        settings: ConsumerSettings,
+        meter: Callable[[FromEngine], None] = lambda message: None,
+    ) -> None:
+        self._meter = meter
         self.drain = Drain(settings.grace_s)
         self.engines: list[EngineHandle] = []
         self._preparer: Preparer | None = None
@@ -104,12 +124,18 @@ class House:
         self.task = asyncio.create_task(self.worker.run())
 
     @classmethod
-    async def open(cls, broker: Broker, settings: ConsumerSettings) -> House:
+    async def open(
+        cls,
+        broker: Broker,
+        settings: ConsumerSettings,
+        meter: Callable[[FromEngine], None] = lambda message: None,
+    ) -> House:
+        """`meter` sees all that its engines say."""
         session = await broker.consume(settings.lanes, settings.lease_ms, pool=settings.pool)
-        return cls(broker, session, settings)
+        return cls(broker, session, settings, meter)
 
     def _start_engine(self) -> EngineHandle:
-        return EngineProcess(self._settings.engine)
+        return Metered(self._settings.engine, self._meter)
 
     async def _prepare(self, info: EngineInfo) -> Preparer:
         self._preparer = Preparer(SimTokenizer(), served_names(self._settings, info))
