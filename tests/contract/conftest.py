@@ -1,4 +1,5 @@
-"""Each test of the contract runs over every adapter. One Valkey a test session, one prefix a test."""
+"""Each test of the contract runs over every adapter. One Valkey and one Kafka a test session, one prefix a
+test."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pytest
 
 from headrace.broker.embedded.valkey import EmbeddedValkey
 from tests.contract.case import Case
+from tests.contract.kafka_case import kafka_case
 from tests.contract.memory_case import memory_case
 from tests.contract.redis_case import redis_case
 
@@ -19,12 +21,14 @@ def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "kafka"])
 async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
     prefix = f"test-{uuid.uuid4().hex[:12]}"
     made: Case
     if request.param == "memory":
         made = memory_case(prefix)
+    elif request.param == "kafka":
+        made = await kafka_case(request.getfixturevalue("kafka_url"), prefix)
     else:
         made = await redis_case(request.getfixturevalue("valkey_url"), prefix)
     yield made

@@ -1,0 +1,50 @@
+"""The Kafka adapter over one node, with leases as short as its brokers take, in real time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from kafka import KafkaProducer
+
+from headrace.broker.connect import connect
+from headrace.broker.contract import Broker
+from headrace.broker.kafka.address import parse_address
+from headrace.broker.message import Lane
+from headrace.broker.names import Names
+from tests.contract.case import Case
+
+LEASE_MS = 1_000
+OPTIONS = {"partitions": "2", "delays": "500ms 10s"}
+
+
+class KafkaCase(Case):
+    finds_duplicates_at_publish = False
+    refuses_late_appends = False
+    leases_single_deliveries = False
+
+    def __init__(self, broker: Broker, url: str, prefix: str) -> None:
+        super().__init__(broker, Names(prefix), LEASE_MS)
+        self._url = url
+
+    async def another_connection(self) -> Broker:
+        return await connect(self._url, prefix=self.names.prefix, options=OPTIONS)
+
+    async def publish_raw(self, lane: Lane, fields: Mapping[str, bytes]) -> None:
+        """All entries without id go to one partition: their order is part of what tests say."""
+        await asyncio.to_thread(self._send, lane, dict(fields))
+
+    def _send(self, lane: Lane, fields: dict[str, bytes]) -> None:
+        producer = KafkaProducer(bootstrap_servers=list(parse_address(self._url).servers))
+        try:
+            body, key = fields.pop("body", None), fields.get("request-id", b"raw")
+            producer.send(self.names.requests(lane), body, key=key, headers=list(fields.items())).get(10)
+        finally:
+            producer.close(timeout=5)
+
+    async def sleep(self, ms: int) -> None:
+        await asyncio.sleep(ms / 1000)
+
+
+async def kafka_case(url: str, prefix: str) -> KafkaCase:
+    return KafkaCase(await connect(url, prefix=prefix, options=OPTIONS), url, prefix)
