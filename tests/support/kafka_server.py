@@ -32,9 +32,10 @@ def kafka_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """Three nodes that all tests share; one that kills a node starts it again."""
+    """Three nodes that the tests of a module share; one that kills a node starts it again. They are no longer
+    there than needed: three idle nodes are a burden to a small machine."""
     with running_kafka(tmp_path_factory.mktemp("kafka-cluster"), nodes=3) as cluster:
         yield cluster
 

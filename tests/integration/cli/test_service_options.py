@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -14,6 +15,9 @@ from headrace.cli.errors import Mistake
 from headrace.cli.main import execute
 from headrace.cli.service_options import blob_store, lane_policies, repeated, tenant_weights
 from headrace.cli.settings import read_environment
+from headrace.cli.stack import StackOptions
+from headrace.consumer.settings import ConsumerSettings
+from headrace.producer.gateway.settings import GatewaySettings
 from tests.integration.cli.conftest import PATIENCE_S, SIM, Spawn, chat_line
 from tests.integration.cli.test_up import up
 
@@ -100,3 +104,55 @@ def test_up_hands_pool_policies_and_blob_store_on(spawn: Spawn, tmp_path: Path) 
     with Redis.from_url(ready["broker"]) as client:
         [(_, fields)] = client.xrange("headrace.results")
     assert json.loads(fields[b"body"])["response"]["status_code"] == 200
+
+
+def test_what_up_is_told_reaches_the_settings_of_consumer_and_gateway(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stacks: list[StackOptions] = []
+    settings: dict[str, Any] = {}
+
+    def no_stack(options: StackOptions, say: object) -> None:
+        stacks.append(options)
+        raise Mistake("enough")
+
+    async def run_consumer(given: ConsumerSettings) -> int:
+        settings["consumer"] = given
+        return 0
+
+    async def run_gateway(given: GatewaySettings) -> int:
+        settings["gateway"] = given
+        return 0
+
+    monkeypatch.setattr("headrace.cli.up.Stack", no_stack)
+    monkeypatch.setattr("headrace.consumer.service.run_consumer", run_consumer)
+    monkeypatch.setattr("headrace.cli.gateway.run_gateway", run_gateway)
+    told = [
+        *("--pool", "vision", "--lane-policy", "batch:size=5", "--lane-policy", "standard:timeout=1"),
+        *(
+            "--tenant-weight",
+            "a=2",
+            "--tenant-weight",
+            "b=3",
+            "--quarantine-after",
+            "4",
+            "--poison-deaths",
+            "6",
+        ),
+        *("--max-queued-requests", "7", "--max-queued-tokens", "8", "--blob-threshold", "9"),
+        *("--blobs", str(tmp_path), "--broker", "kafka", "--broker-option", "partitions=2"),
+    ]
+    assert execute(["up", *SIM, *told]) == 2
+    [stack] = stacks
+    assert (stack.broker, stack.broker_options, stack.blobs) == ("kafka", {"partitions": "2"}, str(tmp_path))
+    monkeypatch.setenv("HEADRACE_BROKER", "unix:///none")
+    assert execute(["consumer", *SIM, *stack.consumer_arguments]) == 0
+    assert execute(["gateway", *stack.gateway_arguments]) == 0
+
+    queue = {Lane.BATCH: QueuePolicy(size=5), Lane.STANDARD: QueuePolicy(timeout_ms=1000)}
+    consumer, gateway = settings["consumer"], settings["gateway"]
+    assert (consumer.pool, consumer.queue) == ("vision", queue)
+    assert consumer.order.tenant_weights == {"a": 2.0, "b": 3.0}
+    assert (consumer.watchdog.quarantine_after, consumer.watchdog.poison_deaths) == (4, 6)
+    assert (gateway.pool, gateway.queue, gateway.blob_threshold) == ("vision", queue, 9)
+    assert (gateway.limits.max_requests, gateway.limits.max_tokens) == (7, 8)
