@@ -39,6 +39,7 @@ def request(
     params: SamplingParams = GREEDY,
     output_ids: Sequence[int] = (),
     priority: int = 1,
+    deadline_ms: int | None = None,
 ) -> EngineRequest:
     return EngineRequest(
         id=request_id,
@@ -46,6 +47,7 @@ def request(
         params=params,
         output_ids=list(output_ids),
         priority=priority,
+        deadline_ms=deadline_ms,
     )
 
 

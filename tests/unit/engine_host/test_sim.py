@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.gpu_engine.api import SamplingParams
-from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.config import EngineConfig, SimConfig
 from headrace.gpu_engine.sim import SimEngine, expected_answer
 from headrace.gpu_engine.text.sim import SimTokenizer
 from tests.unit.engine_host.fakes import (
@@ -251,6 +251,111 @@ def test_lower_priority_numbers_run_first_and_equals_in_order_of_arrival() -> No
     for request_id, priority in [("c1", 2), ("a1", 0), ("c2", 2), ("b1", 1), ("a2", 0)]:
         engine.add(request(request_id, priority=priority))
     assert [output.id for output in drive(engine)] == ["a1", "a2", "b1", "c1", "c2"]
+
+
+def test_within_a_priority_the_earliest_deadline_goes_first_and_those_without_go_last() -> None:
+    engine = sim_engine(batch=1, tokens=1)
+    for request_id, priority, deadline_ms in [("b", 2, 1), ("none", 1, None), ("late", 1, 9), ("soon", 1, 5)]:
+        engine.add(request(request_id, priority=priority, deadline_ms=deadline_ms))
+    assert [output.id for output in drive(engine)] == ["soon", "late", "none", "b"]
+
+
+def limited(tokens: int) -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=tokens)
+
+
+def test_a_higher_lane_takes_the_place_of_the_lowest_and_no_token_is_lost_by_it() -> None:
+    engine = sim_engine(batch=2, first_token_ms=0)
+    prompts = {"standard": 1, "batch": 2}
+    for name, priority in prompts.items():
+        engine.add(request(name, name, priority=priority, params=limited(40)))
+    outputs = engine.step() + engine.step()
+    engine.add(request("user", "user", priority=0, params=limited(3)))
+    for _ in range(3):
+        step = engine.step()
+        assert {output.id for output in step} == {"user", "standard"}
+        outputs += step
+    outputs += drive(engine)
+    assert engine.preemptions == 1
+    for name in prompts:
+        assert tokens_of(outputs, name) == expected_answer(TOKENIZER.encode(name), GREEDY, 40)
+
+
+def test_nobody_takes_the_place_of_its_own_lane() -> None:
+    engine = sim_engine(batch=1, first_token_ms=0)
+    engine.add(request("first", priority=0, params=limited(5)))
+    engine.step()
+    engine.add(request("second", priority=0, params=limited(5)))
+    assert [output.id for output in drive(engine)] == ["first"] * 4 + ["second"] * 5
+    assert engine.preemptions == 0
+
+
+def test_what_was_preempted_waits_its_first_token_time_again_and_never_gives_way_for_nothing() -> None:
+    clock = FakeClock()
+    engine = sim_engine(clock, batch=1, first_token_ms=50, step_ms=10)
+    engine.add(request("batch", priority=2, params=limited(40)))
+    times = []
+    for number in range(4):
+        while "batch" not in {output.id for output in engine.step()}:
+            pass
+        engine.add(request(f"user{number}", priority=0, params=limited(1)))
+        began = clock.now
+        while f"user{number}" not in {output.id for output in engine.step()}:
+            pass
+        times.append(clock.now - began)
+    assert all(0.05 <= waited < 0.07 for waited in times), "a step more at most, where 0.05 is no float"
+    outputs = drive(engine)
+    assert engine.preemptions == 4
+    assert len(tokens_of(outputs, "batch")) == 36
+
+
+def test_a_low_lane_is_served_within_its_time_under_endless_users() -> None:
+    clock = FakeClock()
+    config = EngineConfig(
+        engine="sim", max_batch_size=1, priority_ageing_ms=1000, sim=SimConfig(first_token_ms=0, step_ms=100)
+    )
+    engine = SimEngine(config, clock=clock.read, sleep=clock.sleep)
+    engine.add(request("user0", priority=0, params=limited(2)))
+    engine.step()
+    engine.add(request("batch", priority=3, params=limited(1)))
+    number, served = 0, False
+    while not served:
+        number += 1
+        engine.add(request(f"user{number}", priority=0, params=limited(2)))
+        served = "batch" in {output.id for _ in range(2) for output in engine.step()}
+    assert 1.0 <= clock.now <= 1.5
+
+
+def test_an_abort_of_what_was_preempted_frees_its_place_in_the_line() -> None:
+    engine = sim_engine(batch=1, first_token_ms=0)
+    engine.add(request("batch", priority=2, params=limited(40)))
+    engine.step()
+    engine.add(request("user", priority=0, params=limited(2)))
+    engine.step()
+    engine.abort("batch")
+    outputs = drive(engine)
+    assert last_of(outputs, "batch").finish_reason == "abort"
+    assert last_of(outputs, "user").finish_reason == "length"
+
+
+@settings(deadline=None, max_examples=60)
+@given(batch=st.integers(1, 4), data=st.data())
+def test_with_lanes_every_request_gets_its_own_answer_whoever_gives_way(
+    batch: int, data: st.DataObject
+) -> None:
+    engine = sim_engine(batch=batch, first_token_ms=0)
+    outputs, lengths = [], {}
+    for number in range(12):
+        lengths[f"r{number}"] = tokens = data.draw(st.integers(1, 30))
+        priority, deadline_ms = data.draw(st.integers(0, 3)), data.draw(st.none() | st.integers(0, 9))
+        name = f"r{number}"
+        engine.add(request(name, name, priority=priority, deadline_ms=deadline_ms, params=limited(tokens)))
+        for _ in range(data.draw(st.integers(0, 9))):
+            outputs += engine.step()
+            assert engine.num_running <= batch
+    outputs += drive(engine)
+    for name, tokens in lengths.items():
+        assert tokens_of(outputs, name) == expected_answer(TOKENIZER.encode(name), GREEDY, tokens)
 
 
 def test_a_prompt_that_is_too_long_is_refused_with_the_numbers() -> None:
