@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.broker.blobs import BlobStore
 from headrace.broker.lines.strict_json import MAX_LINE_BYTES
 from headrace.broker.message import Lane
 from headrace.producer.backoff import RetryPolicy
@@ -22,7 +23,8 @@ class FileRunOptions:
     a run is taken up again only under the same. `prefix` is the broker's. `window` bounds the requests in
     flight, and with them the memory: the file itself is streamed. `policy`: how long to bear a broker that
     is away; `pulse_s`: how often to see whether it is. `quiet_s`: how long the reply topic must be still
-    before a resumed run publishes, or a request that has ended without a result line is asked anew.
+    before a resumed run publishes, or a request that has ended without a result line is asked anew. `blobs`:
+    where bodies above its threshold go (None: all travel in their messages).
     """
 
     input: Path
@@ -35,6 +37,7 @@ class FileRunOptions:
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     pulse_s: float = 5.0
     quiet_s: float = 0.5
+    blobs: BlobStore | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.broker.contract import Broker, Published
+from headrace.broker.blobs import check_in
+from headrace.broker.contract import Broker, Published, PublishResult
 from headrace.broker.lines.output import failure_line, result_id
 from headrace.broker.lines.reader import Line, LineReader, grouped
 from headrace.broker.lines.request import LineError
@@ -58,10 +59,14 @@ class Publisher:
     async def publish(self, attempts: Sequence[Attempt]) -> None:
         """Publishes lines that are in flight, in one round trip."""
         messages = [self._message(attempt) for attempt in attempts]
-        results = await persist(lambda: self._broker.publish(messages), self._options.policy)
+        results = await persist(lambda: self._check_in_and_publish(messages), self._options.policy)
         for attempt, result in zip(attempts, results, strict=True):
             if not isinstance(result, Published) or result.duplicate:
                 self.doubtful.put_nowait(attempt)
+
+    async def _check_in_and_publish(self, messages: Sequence[Message]) -> list[PublishResult]:
+        travelling = [await check_in(message, self._options.blobs) for message in messages]
+        return await self._broker.publish(travelling)
 
     async def _start(self, attempts: Sequence[Attempt]) -> None:
         # A line may have been answered while it waited for room: a request of an earlier start.

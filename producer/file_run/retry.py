@@ -1,4 +1,4 @@
-"""Bears a broker that is away for a while."""
+"""Bears a broker, or a blob store, that is away for a while."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.blobs import BlobUnreachable
+from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.producer.backoff import Backoff, RetryPolicy
 from headrace.producer.file_run.options import FileRunError
 
@@ -19,15 +20,16 @@ async def persist(call: Callable[[], Awaitable[Answer]], policy: RetryPolicy) ->
     while True:
         try:
             return await call()
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, BlobUnreachable) as error:
             await pause(error, backoff)
 
 
-async def pause(error: BrokerUnavailable, backoff: Backoff) -> None:
+async def pause(error: BrokerError, backoff: Backoff) -> None:
     """Waits for the next attempt; FileRunError where patience is at its end."""
     wait = backoff.next_wait()
     if wait is None:
+        who = "the blob store" if isinstance(error, BlobUnreachable) else "the broker"
         raise FileRunError(
-            f"the broker stays away ({error}); start again once it is back: the answers so far are kept"
+            f"{who} stays away ({error}); start again once it is back: the answers so far are kept"
         ) from error
     await asyncio.sleep(wait)

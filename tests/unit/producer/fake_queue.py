@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
+from headrace.broker.blobs import BlobStore, check_out
 from headrace.broker.contract import (
     CancelResult,
     Conflict,
@@ -34,6 +35,7 @@ USAGE = Usage(prompt_tokens=3, completion_tokens=2)
 class FakeQueue:
     """What tests set and see.
 
+    `blobs`: where its consumer finds bodies.
     `patient`: a reader of results waits for a broker that is away, as that of Redis does, and is not told.
     `answering`: whether the consumer works. `away`: every call fails. `outages`: calls yet to fail.
     `publishes`: messages published, duplicates included. `most_waiting`: the most requests that were ever
@@ -44,6 +46,7 @@ class FakeQueue:
         self.answering = True
         self.away = False
         self.patient = False
+        self.blobs: BlobStore | None = None
         self.outages = 0
         self.messages: dict[str, Message] = {}
         self.publishes = 0
@@ -69,7 +72,8 @@ class FakeQueue:
         if self.waiting:
             request_id = self.waiting.pop(self._random.randrange(len(self.waiting)))
             self.runs[request_id] += 1
-            await self.deliver(self.messages[request_id].reply_to or "", self.answer(request_id))
+            message = await check_out(self.messages[request_id], self.blobs)
+            await self.deliver(message.reply_to or "", self.answer(message))
 
     async def deliver(self, topic: str, line: bytes) -> None:
         async with self._changed:
@@ -77,9 +81,10 @@ class FakeQueue:
             self.topics.setdefault(topic, []).append((self._written, line))
             self._changed.notify_all()
 
-    def answer(self, request_id: str) -> bytes:
-        request = parse_message(self.messages[request_id])
+    def answer(self, message: Message) -> bytes:
+        request, request_id = parse_message(message), message.request_id
         assert isinstance(request, ParsedRequest)
+        assert request_id is not None
         names = {"result_id": result_id(request_id), "request_id": request_id}
         if request.prompt == "fail":
             return failure_line(

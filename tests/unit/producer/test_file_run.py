@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.blobs import BlobStore
 from headrace.producer.backoff import RetryPolicy
 from headrace.producer.file_run import FileRunError, FileRunOptions, Progress, Summary, run_file
 from headrace.producer.file_run.mark import mark_path
@@ -70,6 +71,28 @@ def numbered(count: int) -> list[bytes]:
 
 
 # --------------------------------------------------------------------------------------------- a whole run
+
+
+async def test_large_lines_go_through_the_blob_store_and_are_answered_like_all_others(
+    bench: Bench, queue: FakeQueue
+) -> None:
+    store = BlobStore(str(bench.input.parent / "blobs"), threshold=300)
+    queue.blobs = store
+    bench.write(request_line("small"), request_line("large", prompt="x" * 500))
+    summary = await bench.run(queue, blobs=store)
+    assert (summary.done, summary.failed) == (2, 0)
+    assert bench.custom_ids() == ["large", "small"]
+    assert sorted(message.claim is None for message in queue.messages.values()) == [False, True]
+
+
+async def test_a_blob_store_that_stays_away_ends_the_run_with_a_sentence(
+    bench: Bench, queue: FakeQueue
+) -> None:
+    (bench.input.parent / "file").write_text("no folder")
+    store = BlobStore(str(bench.input.parent / "file" / "blobs"), threshold=1)
+    bench.write(request_line("a"))
+    with pytest.raises(FileRunError, match="the blob store stays away"):
+        await bench.run(queue, blobs=store, policy=RetryPolicy(0.001, 0.001, patience_s=0.02))
 
 
 async def test_every_line_gets_its_answer(bench: Bench, queue: FakeQueue) -> None:
