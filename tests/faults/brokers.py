@@ -97,7 +97,7 @@ class Kafka:
     """One node, or three. `options` stand in its address: small topics, short delays."""
 
     kind: Kind = "kafka"
-    OPTIONS = "partitions=4&delays=1s%2030s"
+    OPTIONS = "partitions=2&delays=1s"
 
     def __init__(self, folder: Path, nodes: int = 1) -> None:
         self._listener, self.proxy_port, own = (_free_port() for _ in range(3))

@@ -100,7 +100,7 @@ class Run:
         each event. `own_id`: an id of the client's, else one as our gateways make it."""
         self._made += 1
         prompt = f"Story {self._made} of {self.rng.getrandbits(32)}"
-        request_id = f"own-{self._made}" if own_id else new_request_id(lane, self.rng.randrange(4))
+        request_id = f"own-{self._made}" if own_id else new_request_id(lane, self.rng.randrange(2))
         ask = Ask(request_id, prompt, tokens, self._made, lane, deadline_s)
 
         async def hear(event: Shown) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -135,17 +136,38 @@ def _target(ready: str) -> str:
     return str(json.loads(ready)["grpc"])
 
 
+def _start_consumer(run: Run, *options: str) -> subprocess.Popen[bytes]:
+    return run.stack.start_beside(
+        *("consumer", "--broker", run.stack.broker, "--prefix", run.prefix, "--lease", str(run.lease_s)),
+        *("--grace", "0", "--engine", "sim", "--sim-step-ms", str(STEP_MS)),
+        *("--sim-first-token-ms", str(FIRST_TOKEN_MS), *options),
+    )
+
+
+async def static_twin(run: Run) -> None:
+    """A pod is frozen and replaced under the same name: the new one goes on in its place; the old one wakes,
+    is fenced by the group, shows nothing, and ends non-zero."""
+    named = ("--broker-option", "group_instance_id=pod-1")
+    ready = run.stack.folder / "pod.json"
+    first = _start_consumer(run, *named, "--ready-file", str(ready))
+    await _until(ready.exists, "the first pod", 60)
+    async with run.load(streams=8):
+        await _until(lambda: any(pid_of(r.owner) == first.pid for r in run.readers), "work for the first pod")
+        run.stack.freeze(first.pid)
+        _start_consumer(run, *named)
+        await asyncio.sleep(2 * run.lease_s + 3)
+        run.stack.thaw(first.pid)
+        status = await asyncio.to_thread(first.wait, 30)
+    assert status != 0, "the fenced pod ended as if all was well"
+
+
 async def consumers_come_and_go(run: Run) -> None:
     """A third one joins under load, and leaves in order: what is not moved is not disturbed, and of what is
     moved no token is lost."""
     async with run.load(streams=8):
         await asyncio.sleep(0.5)
         for _ in range(run.rounds):
-            third = run.stack.start_beside(
-                *("consumer", "--broker", run.stack.broker, "--prefix", run.prefix),
-                *("--lease", str(run.lease_s), "--grace", "0", "--engine", "sim"),
-                *("--sim-step-ms", str(STEP_MS), "--sim-first-token-ms", str(FIRST_TOKEN_MS)),
-            )
+            third = _start_consumer(run)
             await asyncio.sleep(4)
             third.terminate()
             status = await asyncio.to_thread(third.wait, 20)
@@ -399,6 +421,7 @@ SCENARIOS = (
     Scenario("engines_killed", engines_killed, selected=("redis",)),
     Scenario("gateways_killed", gateways_killed),
     Scenario("consumers_come_and_go", consumers_come_and_go),
+    Scenario("static_twin", static_twin, ("kafka",), ("kafka",), consumers=1),
     Scenario("everything_killed", everything_killed, selected=()),
     Scenario("broker_killed", broker_killed, breaks=True),
     Scenario("broker_restarted", broker_restarted, selected=(), breaks=True),
