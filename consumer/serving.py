@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -232,7 +232,7 @@ class Serving:
     def _seed(self) -> int:
         assert self.flight.parsed is not None
         wanted = self.flight.parsed.sampling.seed
-        return secrets.randbits(SEED_BITS) if wanted is None else wanted & ((1 << SEED_BITS) - 1)
+        return random.getrandbits(SEED_BITS) if wanted is None else wanted & ((1 << SEED_BITS) - 1)
 
     # ---------------------------------------------------------------------------------------- ending
 

@@ -88,7 +88,7 @@ def test_each_one_that_enters_leaves_once_and_the_counts_are_right(steps: list[s
             assert waiting.count(lane) == list(inside.values()).count(lane)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(arrivals=st.lists(st.sets(st.sampled_from(list(Lane))), min_size=40, max_size=80))
 def test_the_head_of_a_lane_waits_for_no_more_than_its_patience_and_the_turns_of_other_lanes(
     arrivals: list[set[Lane]],
