@@ -73,6 +73,18 @@ class History:
         """The same in one list."""
         return [record async for page in self.scan(spans, wanted) for record in page]
 
+    async def some(
+        self, partition: TopicPartition, span: tuple[int, int], wanted: Wanted, least: int
+    ) -> list[ConsumerRecord]:
+        """The first ones that are wanted: all of them, or at least `least`; go on behind the last one."""
+        found: list[ConsumerRecord] = []
+        async with contextlib.aclosing(self.scan({partition: span}, wanted)) as pages:
+            async for page in pages:
+                found += page
+                if len(found) >= least:
+                    break
+        return found
+
     async def first(self, spans: Bounds, wanted: Wanted) -> ConsumerRecord | None:
         """Any one that is wanted."""
         async with contextlib.aclosing(self.scan(spans, wanted)) as pages:

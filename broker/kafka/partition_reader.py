@@ -19,6 +19,7 @@ from headrace.broker.kafka.places import LogPlace
 from headrace.broker.kafka.tails import Entry, Listener, Ring, Tail, Tails, entry_of
 from headrace.broker.names import Names
 
+_PAGE = 512
 _SKEW_MS = 1_000  # by which the times of ids may be wrong
 
 
@@ -109,16 +110,19 @@ class PartitionReader:
                 first, _ = (await self._history.bounds([partition]))[partition]
                 if given and first > start:
                     raise UnknownCursor("the log of this request is gone: it is not kept for ever")
-                scan = self._history.scan({partition: (start, end)}, lambda r: r.key in (key, None))
-                async with aclosing(scan) as pages:
-                    async for page in pages:
-                        for record in page:
-                            start, given = record.offset + 1, True
-                            yield entry_of(record)
-                return
+                # A list, so that no consumer is kept while our reader takes its time.
+                page = await self._history.some(
+                    partition, (start, end), lambda record: record.key in (key, None), _PAGE
+                )
             except BrokerUnavailable:
                 self._tails.check()
                 await backoff.wait()
+                continue
+            for record in page:
+                yield entry_of(record)
+            if len(page) < _PAGE:
+                return
+            start, given = page[-1].offset + 1, True
 
     def _from_ms(self, since_ms: int) -> int | None:
         return max(0, since_ms - self._margin_ms) if since_ms else None
