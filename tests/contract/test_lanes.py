@@ -30,6 +30,16 @@ async def test_a_low_lane_waits_for_a_bounded_number_of_deliveries_from_higher_o
     assert lanes == [Lane.INTERACTIVE] * PATIENCE + [Lane.STANDARD, Lane.BATCH]
 
 
+async def test_a_turn_of_a_low_lane_is_one_delivery(case: Case) -> None:
+    higher = [Message(BODY, lane=Lane.INTERACTIVE) for _ in range(2 * PATIENCE)]
+    await publish(case.broker, *higher, *(Message(BODY, lane=Lane.BATCH) for _ in range(4)))
+    session = await case.consume()
+    for _ in range(PATIENCE):
+        await take(case, session)
+    lanes = [delivery.message.lane for delivery in await session.pull(5, 0)]
+    assert lanes == [Lane.BATCH] + [Lane.INTERACTIVE] * 4
+
+
 async def test_ageing_goes_on_from_pull_to_pull_whatever_their_limits(case: Case) -> None:
     higher = [Message(BODY, lane=Lane.INTERACTIVE) for _ in range(3 * PATIENCE)]
     await publish(case.broker, *higher, Message(BODY, lane=Lane.BATCH))

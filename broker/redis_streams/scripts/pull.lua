@@ -27,7 +27,7 @@ release = release and release[1] or START
 
 for lane = 1, lanes do
   local cursor = ARGV[first_cursor + lane - 1]
-  if cursor == '' and release ~= ARGV[4] then cursor = START end
+  if release ~= ARGV[4] then cursor = START end  -- what was released may stand before it
   go_on[lane] = cursor ~= '' and cursor or nil
 end
 
@@ -74,8 +74,6 @@ for share = 1, shares do
   if redis.call('SISMEMBER', KEYS[4], stream) == 0 then
     asked[lane] = true
     serve(lane, stream, math.min(at_most, room))
-  elseif go_on[lane] then
-    go_on[lane], complete[lane] = nil, true  -- who resumes it makes everybody sweep anew
   end
 end
 

@@ -73,7 +73,7 @@ async def test_a_twin_in_one_pool_of_what_waits_or_runs_in_another_is_told_so(
     large = await broker.consume(LANES, LONG_MS, pool=LARGE)
 
     async def twin_outcome() -> OpenOutcome:
-        await xadd(client, names.requests(Lane.BATCH), {"body": BODY, "request-id": "r"})
+        await xadd(client, names.requests(Lane.BATCH), {b"body": BODY, b"request-id": b"r"})
         twin = await take(session)
         outcome = (await session.open(twin)).outcome
         assert await session.settle(twin, 0, Done())

@@ -147,6 +147,7 @@ async def test_two_who_replay_one_letter_make_one_request(broker: Broker) -> Non
     session = await broker.consume(LANES, LONG_MS)
     assert await session.settle(await take(session), 0, DeadLetter("poison"))
     (letter,) = await broker.dead_letters()
+    await asyncio.gather(*(broker.dead_letter(letter.position) for _ in range(5)))  # connections for all
     refs = await asyncio.gather(*(broker.replay(letter.position) for _ in range(5)))
     (ref,) = [ref for ref in refs if ref is not None]
     assert await broker.known(ref)
