@@ -23,6 +23,8 @@ class KafkaCase(Case):
     finds_duplicates_at_publish = False
     refuses_late_appends = False
     leases_single_deliveries = False
+    emits_chunks_once = False
+    control_delay_ms = 300
 
     def __init__(self, broker: Broker, url: str, prefix: str) -> None:
         super().__init__(broker, Names(prefix), LEASE_MS)
