@@ -54,6 +54,15 @@ async def publish(broker: Broker, messages: Sequence[Message]) -> list[RequestRe
     return [one.ref for one in published]
 
 
+async def registered(broker: Broker, consumers: int) -> None:
+    """Returns once the registry knows so many."""
+    for _ in range(4000):
+        if len(await broker.consumers()) >= consumers:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("they never registered")
+
+
 @dataclass
 class Reader:
     """What one who watches a request sees. `kept`: tokens kept at each valid start."""

@@ -21,6 +21,7 @@ from tests.integration.consumer.house import (
     expected_text,
     message,
     publish,
+    registered,
     sim_settings,
     tokens_in_log,
 )
@@ -73,15 +74,6 @@ async def test_two_consumers_share_a_backlog_to_its_end(shared_broker: Broker) -
     finished = [worker.counters.finished for worker in workers]
     assert min(finished) >= 30, finished
     await asyncio.gather(*(house.stop() for house in houses))
-
-
-async def registered(broker: Broker, consumers: int) -> None:
-    """Returns once the registry knows so many."""
-    for _ in range(4000):
-        if len(await broker.consumers()) >= consumers:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("they never registered")
 
 
 async def test_a_request_for_the_model_of_another_pool_is_answered_there(
