@@ -1,30 +1,30 @@
 """The engine as a child process, seen from its consumer.
 
-    event loop ──send──► queue ──writer thread──► pipe ──► engine process
-    event loop ◄─receive── at most 64 ◄─reader thread── pipe ◄──┘
+    event loop ──send──────────────────────► pipe ──► engine process
+    event loop ◄─receive── at most 64 ◄───── pipe ◄──┘
 
 A pipe can block in both directions, in the middle of a message too, when the other side is stopped or
-killed; so two threads do the pipe work, and nothing that the engine does delays the event loop. When the
-consumer falls behind, the reader stops reading and the engine waits in its pipe: memory stays bounded.
-What is sent is bounded by the requests in flight.
+killed; so ours never blocks (see `engine_pipe`), and nothing that the engine does delays the event loop. When
+the consumer falls behind, it stops reading and the engine waits in its pipe: memory stays bounded. What is
+sent is bounded by the requests in flight.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import multiprocessing
-import queue
-import threading
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Protocol
 
+from headrace.consumer.engine_pipe import EnginePipe
 from headrace.gpu_engine.api import FromEngine, Shutdown, ToEngine
 from headrace.gpu_engine.codec import decode_message, encode_message
 from headrace.gpu_engine.config import EngineConfig
-from headrace.gpu_engine.host import run_engine
+from headrace.gpu_engine.host import Pipe, run_engine
 
 RECEIVED_AT_MOST = 64
+EXIT_POLL_S = 0.005
 
 
 class EngineDied(Exception):
@@ -59,13 +59,14 @@ class EngineProcess:
 
     Must be made in a thread that lives on, in a running event loop: the child dies with the thread that
     spawned it. Loading goes on after the return; `Ready` or `Unusable` will be the first message.
+    `main`: what the process runs.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, main: Callable[[bytes, Pipe], None] = run_engine) -> None:
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe(duplex=True)
+        ours, theirs = context.Pipe(duplex=True)
         self._process = context.Process(
-            target=run_engine, args=(config.model_dump_json().encode(), theirs), name="engine", daemon=True
+            target=main, args=(config.model_dump_json().encode(), theirs), name="engine", daemon=True
         )
         self._process.start()
         theirs.close()
@@ -74,15 +75,10 @@ class EngineProcess:
         self._pid = pid
         self._loop = asyncio.get_running_loop()
         self._received: asyncio.Queue[FromEngine | None] = asyncio.Queue()
-        self._room = threading.Semaphore(RECEIVED_AT_MOST)
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._dead = False  # receive has told, or close was called
-        self._threads = [
-            threading.Thread(target=self._read, name=f"engine-{pid}-reader", daemon=True),
-            threading.Thread(target=self._write, name=f"engine-{pid}-writer", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._told = False  # the end stands in the queue
+        self._pipe = EnginePipe(ours, self._pump)
+        self._loop.add_reader(self._process.sentinel, self._exited)
 
     @property
     def pid(self) -> int:
@@ -95,14 +91,14 @@ class EngineProcess:
 
     def send(self, message: ToEngine) -> None:
         if not self._dead:
-            self._outgoing.put(encode_message(message))
+            self._pipe.send(encode_message(message))
 
     async def receive(self) -> FromEngine:
         message = None if self._dead else await self._received.get()
         if message is None:
             self._dead = True
             raise EngineDied(self._process.exitcode)
-        self._room.release()
+        self._pump()
         return message
 
     def kill(self) -> None:
@@ -111,36 +107,33 @@ class EngineProcess:
     async def close(self, patience_s: float = 5.0) -> None:
         self.send(Shutdown())
         self._dead = True
-        self._room.release()  # the reader goes on, so that the engine is not stopped in its pipe
+        self._pump()  # reads on, so that the engine is not stopped in its pipe
         if not await self._gone(patience_s):
             self.kill()
             await self._gone(None)
-        self._outgoing.put(None)
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join, 1.0)
-        self._connection.close()
+        await asyncio.to_thread(self._process.join, 1.0)  # so that its exit code is known
+        self._loop.remove_reader(self._process.sentinel)
+        self._pipe.close()
 
     async def _gone(self, timeout_s: float | None) -> bool:
         return bool(await asyncio.to_thread(wait, [self._process.sentinel], timeout_s))
 
-    # ------------------------------------------------------------------------------ the two threads
+    def _pump(self) -> None:
+        """From the pipe into the queue, as much as there is room for; behind the last message, the end."""
+        while (self._dead or self.backlog < RECEIVED_AT_MOST) and (frame := self._pipe.take()) is not None:
+            if not self._dead:  # else nobody receives any more
+                self._received.put_nowait(decode_message(frame))
+        full = not self._dead and self.backlog >= RECEIVED_AT_MOST
+        self._pipe.want(not full)
+        if self._pipe.ended and not full and not self._told and not self._process.is_alive():
+            self._told = True
+            self._received.put_nowait(None)
 
-    def _read(self) -> None:
-        """Until the process is dead and its last message was read."""
-        with contextlib.suppress(EOFError, OSError):
-            while self._connection in wait([self._connection, self._process.sentinel]):
-                message = decode_message(self._connection.recv_bytes())
-                if not self._dead:  # else nobody receives any more
-                    self._room.acquire()
-                    self._deliver(message)
-        self._process.join(1.0)  # the pipe may close a moment before the exit code is known
-        self._deliver(None)
-
-    def _deliver(self, message: FromEngine | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop was closed: nobody listens any more
-            self._loop.call_soon_threadsafe(self._received.put_nowait, message)
-
-    def _write(self) -> None:
-        with contextlib.suppress(OSError):
-            while (data := self._outgoing.get()) is not None:
-                self._connection.send_bytes(data)
+    def _exited(self) -> None:
+        """The process is gone; its last words may still be in the pipe."""
+        self._loop.remove_reader(self._process.sentinel)
+        if self._process.is_alive():  # the sentinel closes a moment before the exit code is known
+            self._loop.call_later(EXIT_POLL_S, self._exited)
+            return
+        self._pipe.read_rest()
+        self._pump()

@@ -6,10 +6,8 @@ since a tokenizer is not shared between threads), so that heartbeat and streams 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +16,7 @@ from headrace.broker.blobs import BlobStore, check_out
 from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.message import Message
+from headrace.consumer.batches import BatchThread
 from headrace.consumer.failures import BROKEN_BY_US
 from headrace.consumer.settings import ConsumerSettings
 from headrace.gpu_engine.api import EngineInfo, SamplingParams
@@ -47,7 +46,7 @@ class Preparer:
         self._tokenizer = tokenizer
         self._served = tuple(served)
         self._store = store
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+        self._thread = BatchThread("prepare")
 
     def serves(self, model: str | None) -> bool:
         """Whether requests may name this model; one that names none takes what there is."""
@@ -69,11 +68,11 @@ class Preparer:
         return await self._run(lambda: self._tokenise(parsed, kept))
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
     async def _run(self, work: Callable[[], T | LineError]) -> T | LineError:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await self._thread.run(work)
         except Exception:
             # A request that trips a bug here must fail alone: else it would end one consumer after the other.
             log.exception("a request could not be prepared")

@@ -86,6 +86,7 @@ class Worker:
         self._settings = settings
         self._drain = drain
         self._servings: dict[InFlight, Serving] = {}
+        self._by_position: dict[str, Serving] = {}  # the latest one of each
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
         self._side: list[asyncio.Task[None]] = []
         loop = asyncio.get_running_loop()
@@ -184,7 +185,7 @@ class Worker:
         serving = Serving.of(delivery, means)
         flight = serving.flight
         self.counters.pulled += 1
-        self._servings[flight] = serving
+        self._servings[flight] = self._by_position[flight.position] = serving
         if self._drain.requested:
             serving.release()
         task = asyncio.create_task(self._serve(serving), name=f"request {flight.request_id}")
@@ -198,6 +199,8 @@ class Worker:
             settled = await serving.run()
         finally:
             del self._servings[flight], self._tasks[flight]
+            if self._by_position[flight.position] is serving:
+                del self._by_position[flight.position]
             if self._intake is not None:
                 self._intake.left(serving)
         self.counters.left(flight, settled=settled)
@@ -217,9 +220,8 @@ class Worker:
                 serving.stop(Doom.CANCELLED)
 
     def _lost(self, deliveries: Sequence[Delivery]) -> None:
-        positions = {delivery.position for delivery in deliveries}
-        if positions:
-            for serving in [s for f, s in self._servings.items() if f.position in positions]:
+        for delivery in deliveries:
+            if (serving := self._by_position.get(delivery.position)) is not None:
                 serving.lost("its lease lapsed")
 
     async def _announce(self) -> None:

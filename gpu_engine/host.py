@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeAlias
 
@@ -42,8 +43,11 @@ _PR_SET_NAME: Final = 15
 Pipe: TypeAlias = "Connection[Any, Any]"
 
 
-def run_engine(config_json: bytes, connection: Pipe) -> None:
-    """Main of an engine process, to be spawned by `multiprocessing`. `config_json`: an EngineConfig.
+def run_engine(
+    config_json: bytes, connection: Pipe, build: Callable[[EngineConfig], CountingEngine] = build_engine
+) -> None:
+    """Main of an engine process, to be spawned by `multiprocessing`. `config_json`: an EngineConfig, `build`
+    makes the engine from it.
 
     Sends Ready or Unusable, then serves `connection` until Shutdown or until the other end is gone. An
     exception in a step ends the process with a traceback on stderr and a non-zero exit code. Ctrl-C reaches
@@ -53,7 +57,7 @@ def run_engine(config_json: bytes, connection: Pipe) -> None:
     _die_with_parent()
     config = EngineConfig.model_validate_json(config_json)
     try:
-        engine = build_engine(config)
+        engine = build(config)
     except EngineUnusable as error:
         _tell(connection, Unusable(message=str(error)))
         return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from headrace.broker.redis_streams.bundle import Bundle
 from headrace.broker.redis_streams.link import Link, Reply, ServerError, Value
 
 _FOLDER = Path(__file__).parent / "scripts"
@@ -26,7 +27,7 @@ class Scripts:
     """All scripts, called by hash. A server that restarted has forgotten them: they are loaded again then,
     which is safe, since a call by an unknown hash has done nothing."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link | Bundle) -> None:
         self._link = link
 
     @cached_property
@@ -56,6 +57,19 @@ class Scripts:
         if any(_unknown(reply) for reply in replies):
             await self._load()
             replies = await self._link.transaction(commands)
+        return _all_well(replies)
+
+    async def run_each(self, calls: Sequence[Call]) -> list[Reply]:
+        """Runs scripts in one round trip, in order; each is a step of its own."""
+        commands = [self._command(call) for call in calls]
+        replies = await self._link.pipeline(commands)
+        unknown = [number for number, reply in enumerate(replies) if _unknown(reply)]
+        if unknown:
+            await self._load()
+            again = await self._link.pipeline([commands[number] for number in unknown])
+            replies = list(replies)
+            for number, reply in zip(unknown, again, strict=True):
+                replies[number] = reply
         return _all_well(replies)
 
     async def run_and_read(self, call: Call, *read: Value) -> tuple[Reply, Reply]:

@@ -24,6 +24,7 @@ from headrace.broker.events import Failed, Finished
 from headrace.broker.fold import Fold
 from headrace.broker.message import Delivery, Lane, RequestRef
 from headrace.broker.names import Names
+from headrace.broker.redis_streams.bundle import Bundle
 from headrace.broker.redis_streams.calls import SessionCalls, entry_of
 from headrace.broker.redis_streams.codec import Entry, Undecodable, check_pool, decode, pairs
 from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply
@@ -67,11 +68,12 @@ class RedisSession:
         lease_ms: int,
     ) -> None:
         self._name = new_consumer_name()
-        self._link, self._blocking, self._scripts = link, blocking, Scripts(link)
+        self._link, self._blocking, self._scripts = link, blocking, Scripts(Bundle(link))
         self._names, self._lanes, self._pool, self._lease_ms = names, tuple(lanes), pool, lease_ms
         self._calls = SessionCalls(names, retention, self._name, lanes, pool)
         self._queue = QueueLooker(link, blocking, names, self._calls, lanes, pool, lease_ms)
         self._holds: dict[Entry, _Hold] = {}
+        self._positions: set[str] = set()  # of all that is held
         self._says = b""  # what the registry holds of this consumer
         self._control_seen = "0-0"
         self._closed = False
@@ -127,9 +129,10 @@ class RedisSession:
     def _take_hold(self, delivery: Delivery) -> bool:
         """False for what the session holds already: the entry itself, or a copy that carries its position.
         The copy is left to lapse, and opens as a twin elsewhere or later."""
-        if any(hold.delivery.position == delivery.position for hold in self._holds.values()):
+        if delivery.position in self._positions:
             return False
         self._holds[entry_of(delivery)] = _Hold(delivery)
+        self._positions.add(delivery.position)
         return True
 
     async def _refuse(self, entry: Entry, reason: str) -> None:
@@ -191,7 +194,7 @@ class RedisSession:
             for item in chunk:
                 assert all(event.epoch == item.epoch for event in item.events), "events of another epoch"
                 assert not any(isinstance(event, Finished | Failed) for event in item.events), "settle these"
-            answers = await self._scripts.run_all([self._calls.append(item) for item in chunk])
+            answers = await self._scripts.run_each([self._calls.append(item) for item in chunk])
             for item, answer in zip(chunk, answers, strict=True):
                 if answer != _WRITTEN:
                     self._give_up(item.delivery, item.epoch, answer)
@@ -206,7 +209,7 @@ class RedisSession:
             check_pool(settlement.pool)
         answer = await self._scripts.run(self._calls.settle(delivery, epoch, settlement))
         if answer == _WRITTEN:
-            self._holds.pop(entry_of(delivery), None)
+            self._forget(entry_of(delivery))
         else:
             self._give_up(delivery, epoch, answer)
         return bool(answer == _WRITTEN)
@@ -221,8 +224,13 @@ class RedisSession:
         """Forgets a hold; False where it was forgotten before."""
         held = self._hold(hold.delivery) is hold
         if held:
-            del self._holds[entry_of(hold.delivery)]
+            self._forget(entry_of(hold.delivery))
         return held
+
+    def _forget(self, entry: Entry) -> None:
+        hold = self._holds.pop(entry, None)
+        if hold is not None:
+            self._positions.discard(hold.delivery.position)
 
     def _give_up(self, delivery: Delivery, epoch: int, answer: int) -> None:
         """Forgets a delivery that a script refused, unless only an older epoch of our own was refused."""
