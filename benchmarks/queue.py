@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence  # noqa: E402
 
 from rich.console import Console  # noqa: E402
 
-from benchmarks.queue_bench import noop  # noqa: E402
+from benchmarks.queue_bench import kill, latency, memory, noop, preempt, scaling, tax  # noqa: E402
 from benchmarks.queue_bench.machine import describe  # noqa: E402
 from benchmarks.queue_bench.peer_list import PEERS  # noqa: E402
 from benchmarks.queue_bench.report import CannotRun, Row, Verdict, as_json, missing, show  # noqa: E402
@@ -31,6 +31,12 @@ from benchmarks.queue_bench.settings import BenchSettings, BrokerKind  # noqa: E
 
 MEASUREMENTS: dict[str, Callable[[BenchSettings], Iterator[Row]]] = {
     noop.NAME: noop.run,
+    tax.NAME: tax.run,
+    latency.NAME: latency.run,
+    kill.NAME: kill.run,
+    memory.NAME: memory.run,
+    scaling.NAME: scaling.run,
+    preempt.NAME: preempt.run,
 }
 BROKERS: dict[str, tuple[BrokerKind, ...]] = {
     "redis": ("redis",),

@@ -24,6 +24,7 @@ from headrace.broker.message import Lane, Message
 
 REPLY_TOPIC = "headrace.reply.bench"
 _PATIENCE_S = 20.0
+ROOT = Path(__file__).resolve().parent.parent.parent
 SIM = ("--engine", "sim")
 NO_OP = (*SIM, "--sim-step-ms", "0", "--sim-first-token-ms", "0", "--max-batch-size", "256")
 
@@ -46,11 +47,28 @@ def service(kind: str, arguments: Sequence[str], url: str, work: Path) -> Iterat
     log = _unused(work / f"{kind}.log")
     ready = log.with_suffix(".json")
     argv = [sys.executable, "-m", "headrace.cli.main", kind, *arguments, "--ready-file", str(ready)]
-    with running(argv, log, env={"HEADRACE_BROKER": url}) as process:
+    with _ready(argv, url, log, ready) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def stamping_consumer(step_ms: float, lease_ms: int, url: str, work: Path) -> Iterator[Service]:
+    """A consumer whose tokens tell when they were made, see `stamping`."""
+    log = _unused(work / "stamping.log")
+    ready = log.with_suffix(".json")
+    module = "benchmarks.queue_bench.stamping"
+    argv = [sys.executable, "-m", module, str(step_ms), str(lease_ms), str(ready)]
+    with _ready(argv, url, log, ready) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _ready(argv: Sequence[str], url: str, log: Path, ready: Path) -> Iterator[Service]:
+    with running(argv, log, env={"HEADRACE_BROKER": url}, cwd=ROOT) as process:
         with contextlib.suppress(TimeoutError):
-            wait_until(lambda: ready.exists() or process.poll() is not None, f"{kind} came up", 120)
+            wait_until(lambda: ready.exists() or process.poll() is not None, "it came up", 120)
         if not ready.exists():
-            raise CannotRun(f"our {kind} did not come up: {last_words(log)}")
+            raise CannotRun(f"our {log.stem} did not come up: {last_words(log)}")
         yield Service(process, json.loads(ready.read_text()))
 
 
@@ -73,9 +91,9 @@ async def connected(url: str) -> Broker:
 class OurContestant(Contestant):
     """Publishes OpenAI batch lines, as any client may, and reads the lines of a reply topic."""
 
-    def __init__(self, runner: asyncio.Runner, broker: Broker, consumer: Service) -> None:
+    def __init__(self, runner: asyncio.Runner, broker: Broker, consumer: Service, *, tokens: int = 1) -> None:
         self._runner, self._broker, self._consumer = runner, broker, consumer
-        self._published, self._cursor = 0, ""
+        self._tokens, self._published, self._cursor = tokens, 0, ""
 
     def publish(self, count: int) -> float:
         began = time.perf_counter()
@@ -97,7 +115,7 @@ class OurContestant(Contestant):
     async def _publish(self, count: int) -> None:
         for start in range(0, count, 512):
             numbers = range(start, min(count, start + 512))
-            await self._broker.publish([completion(number) for number in numbers])
+            await self._broker.publish([completion(n, tokens=self._tokens) for n in numbers])
 
     async def _collect(self) -> None:
         waiting = set(range(self._published))
