@@ -42,9 +42,12 @@ class Intake:
             return pool
         if full := await self._depths.enter(message.lane, pool):
             return full
-        message = await check_in(message, self._blobs)
-        request_id = message.request_id or self._new_id(message, pool)
-        [result] = await self._broker.publish([replace(message, pool=pool, request_id=request_id)])
+        try:
+            message = await check_in(message, self._blobs)
+            request_id = message.request_id or self._new_id(message, pool)
+            [result] = await self._broker.publish([replace(message, pool=pool, request_id=request_id)])
+        finally:
+            self._depths.published(message.lane, pool)
         return status.taken(result.ref.request_id) if isinstance(result, Conflict) else result
 
     def _new_id(self, message: Message, pool: str) -> str:

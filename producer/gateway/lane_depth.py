@@ -33,35 +33,47 @@ class LaneDepths:
         self._pools: dict[str, _Pool] = {}
 
     async def enter(self, lane: Lane, pool: str) -> Refusal | None:
-        """Counts one more request of the lane, or says why it may not wait there. Raises BrokerError where
-        nobody can tell the depth."""
-        policy = self._policies.get(lane)
-        if policy is None or policy.size is None:
+        """Counts one more request of the lane, or says why it may not wait there. One that entered is to be
+        reported by `published`. Raises BrokerError where nobody can tell the depth."""
+        size = self._size(lane)
+        if size is None:
             return None
         known = self._pools.get(pool)
         if known is None:
             known = self._pools[pool] = _Pool(self._broker, pool, self._clock)
         depth = await known.depth(lane)
-        if depth >= policy.size:
-            return _full(lane, depth, policy.size, known.rates[lane].delay_ms(depth - policy.size + 1))
-        known.added[lane] += 1
+        if depth >= size:
+            return _full(lane, depth, size, known.rates[lane].delay_ms(depth - size + 1))
+        known.entered[lane] += 1
         return None
+
+    def published(self, lane: Lane, pool: str) -> None:
+        """One that entered is on the queue now. (Or it failed: then it counts in vain for a second.)"""
+        if self._size(lane) is not None:
+            self._pools[pool].entered[lane] -= 1
+            self._pools[pool].added[lane] += 1
+
+    def _size(self, lane: Lane) -> int | None:
+        policy = self._policies.get(lane)
+        return None if policy is None else policy.size
 
 
 class _Pool:
-    """Depths in one pool. `added`: requests let in since the broker was last asked, or while it answered."""
+    """Depths in one pool. `entered`: requests whose publish is under way, so that the broker may not count
+    them yet; `added`: those that have been published since it was last asked, or while it answered."""
 
     def __init__(self, broker: Broker, pool: str, clock: Callable[[], float]) -> None:
         self._broker = broker
         self._pool = pool
         self._waiting = Cached(self._ask, TTL_S, clock)
         self._before: dict[Lane, int] = {}
+        self.entered: Counter[Lane] = Counter()
         self.added: Counter[Lane] = Counter()
         self.rates = {lane: DrainRate(clock) for lane in Lane}
 
     async def depth(self, lane: Lane) -> int:
         waiting = await self._waiting.get()
-        return waiting.get(lane, 0) + self.added[lane]
+        return waiting.get(lane, 0) + self.entered[lane] + self.added[lane]
 
     async def _ask(self) -> dict[Lane, int]:
         counted = self.added.copy()

@@ -35,7 +35,8 @@ class Log:
 
 
 class FakeBroker:
-    """`away` makes every call fail; `publish_gate` holds publishes until it is set. `waiting`: depth of the
+    """`away` makes every call fail; `publish_gate` holds publishes until it is set, `stats_gate` answers
+    of `stats`. `waiting`: depth of the
     lanes by pool; `registered`: the consumers that there are; `places`: who asked for a place."""
 
     def __init__(self) -> None:
@@ -47,6 +48,8 @@ class FakeBroker:
         self.publish_gate = asyncio.Event()
         self.publish_gate.set()
         self.publish_seen = asyncio.Event()
+        self.stats_gate = asyncio.Event()
+        self.stats_gate.set()
         self.reads = 0
         self.waiting: dict[str, dict[Lane, int]] = {}
         self.registered: list[ConsumerEntry] = []
@@ -133,7 +136,8 @@ class FakeBroker:
     async def stats(self, pool: str = DEFAULT_POOL) -> QueueStats:
         self._check()
         self.asked["stats"] += 1
-        depths = self.waiting.get(pool, {})
+        depths = self.waiting.get(pool, {}).copy()
+        await self.stats_gate.wait()
         return QueueStats({lane: LaneStats(depths.get(lane, 0), 0, 0) for lane in Lane}, [], 0, 0)
 
     async def consumers(self) -> list[ConsumerEntry]:

@@ -32,6 +32,7 @@ class Desk:
         for _ in range(count):
             if await self.depths.enter(Lane.BATCH, DEFAULT_POOL) is None:
                 self.waiting[Lane.BATCH] += 1
+                self.depths.published(Lane.BATCH, DEFAULT_POOL)
                 let_in += 1
         return let_in
 
@@ -64,6 +65,29 @@ async def test_what_is_let_in_while_the_broker_answers_counts_afterwards() -> No
     let_in = await asyncio.gather(*(desk.depths.enter(Lane.BATCH, DEFAULT_POOL) for _ in range(9)))
     assert let_in.count(None) == 3
     assert desk.broker.asked["stats"] == 1
+
+
+async def test_what_is_being_published_while_the_broker_is_asked_counts_once_it_has_answered() -> None:
+    desk = Desk()
+    desk.waiting[Lane.BATCH] = 2
+    assert await desk.depths.enter(Lane.BATCH, DEFAULT_POOL) is None
+    desk.clock.now += 1
+    desk.broker.stats_gate.clear()
+    next_one = asyncio.create_task(desk.depths.enter(Lane.BATCH, DEFAULT_POOL))
+    await asyncio.sleep(0)
+    assert desk.broker.asked["stats"] == 2
+    desk.depths.published(Lane.BATCH, DEFAULT_POOL)
+    desk.broker.stats_gate.set()
+    assert await next_one is not None
+
+
+async def test_a_publish_that_takes_longer_than_a_depth_lasts_counts_all_the_time() -> None:
+    desk = Desk()
+    desk.waiting[Lane.BATCH] = 2
+    assert await desk.depths.enter(Lane.BATCH, DEFAULT_POOL) is None
+    for _ in range(3):
+        desk.clock.now += 1
+        assert await desk.depths.enter(Lane.BATCH, DEFAULT_POOL) is not None
 
 
 async def test_pools_have_depths_of_their_own() -> None:
