@@ -56,7 +56,7 @@ class KafkaBroker:
         self._settings, self._names = settings, names
         self._at = Connection.make(settings, names)
         margin_ms = settings.reader_margin_ms
-        self._tails = Tails(self._at.clients, self._at.history, names)
+        self._tails = Tails(self._at.clients, self._at.history, self._at.clock, names)
         self._homes = Homes(self._at.topics, self._at.history, names, margin_ms)
         reader = PartitionReader(self._tails, self._at.history, names, margin_ms)
         self._logs = LogReader(self._homes, self._tails, reader)

@@ -50,7 +50,7 @@ class Clients:
         """What all clients are made with."""
         return {
             "bootstrap_servers": list(self.settings.servers),
-            "bootstrap_timeout_ms": _CONNECT_MS,
+            "bootstrap_timeout_ms": _CONNECT_MS // 2,
             "request_timeout_ms": 15_000,
             "reconnect_backoff_max_ms": 1_000,
             "metadata_max_age_ms": 60_000,

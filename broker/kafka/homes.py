@@ -19,7 +19,8 @@ from kafka.structs import TopicPartition
 
 from headrace.broker.ids import Place, read_request_id
 from headrace.broker.kafka.clients import ConsumerRecord
-from headrace.broker.kafka.history import Bounds, History
+from headrace.broker.kafka.codec import POSITION
+from headrace.broker.kafka.history import Bounds, History, Wanted
 from headrace.broker.kafka.places import (
     LogPlace,
     java_partition,
@@ -156,10 +157,15 @@ class Homes:
             headers = dict(record.headers)
             return headers.get("request-id") == request_id and headers.get("tenant", b"") == tenant
 
-        record = await self._history.first(spans, wanted)
-        if record is None:
+        if len(places) == 1:
+            found = await self._history.first(spans, wanted)
+            return None if found is None else Home(places[0], found.timestamp)
+        # A request that was passed on stands in several pools; its log begins where it stood first.
+        firsts = await self._history.all(spans, _first_of_each(wanted))
+        if not firsts:
             return None
-        return Home(by_topic[TopicPartition(record.topic, record.partition)], record.timestamp)
+        first = min(firsts, key=lambda record: (record.timestamp, POSITION in dict(record.headers)))
+        return Home(by_topic[TopicPartition(first.topic, first.partition)], first.timestamp)
 
     async def _at(self, place: LogPlace, offset: int, lanes: Sequence[LaneTopics]) -> Home | None:
         """The record of a position existed if its offset was given out."""
@@ -192,6 +198,20 @@ def _likely_places(ref: RequestRef, lanes: Sequence[LaneTopics]) -> list[LogPlac
 
 def _all_places(lanes: Sequence[LaneTopics]) -> list[LogPlace]:
     return [LogPlace(lane.lane, lane.pool, i) for lane in lanes for i in range(lane.partitions)]
+
+
+def _first_of_each(wanted: Wanted) -> Wanted:
+    """Of each partition only the first record that is wanted."""
+    seen: set[tuple[str, int]] = set()
+
+    def first(record: ConsumerRecord) -> bool:
+        partition = (record.topic, record.partition)
+        if partition in seen or not wanted(record):
+            return False
+        seen.add(partition)
+        return True
+
+    return first
 
 
 def _newest(bounds: Bounds) -> Bounds:

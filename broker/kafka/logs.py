@@ -100,9 +100,8 @@ class LogReader:
         published = self._homes.listen(ref)
         tails: list[tuple[Tail, Listener]] = []
         try:
-            for place in await self._homes.candidates(ref):
-                tail = await self._tails.attach(place)
-                tails.append((tail, tail.listen(key, published)))
+            attached = await self._tails.attach(await self._homes.candidates(ref))
+            tails = [(tail, tail.listen(key, published)) for tail in attached]
             if (home := await self._homes.find(ref)) is not None:
                 return home
             with contextlib.suppress(TimeoutError):

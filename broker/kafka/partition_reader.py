@@ -83,7 +83,7 @@ class PartitionReader:
         backoff = Backoff()
         while True:
             try:
-                return await self._tails.attach(place)
+                return (await self._tails.attach([place]))[0]
             except BrokerUnavailable:
                 self._tails.check()
                 await backoff.wait()

@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
 
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.kafka.clients import Clients, ConsumerRecord, ConsumerThread
+from headrace.broker.kafka.clock import BrokerClock
 from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.history import History
 from headrace.broker.kafka.places import LogPlace
@@ -152,8 +154,8 @@ class Tail:
 class Tails:
     """All tails of one connection. Its consumer and its task live while there is something to read."""
 
-    def __init__(self, clients: Clients, history: History, names: Names) -> None:
-        self._clients, self._history, self._names = clients, history, names
+    def __init__(self, clients: Clients, history: History, clock: BrokerClock, names: Names) -> None:
+        self._clients, self._history, self._clock, self._names = clients, history, clock, names
         self._tails: dict[LogPlace, Tail] = {}
         self._reading: dict[TopicPartition, Tail] = {}
         self._thread: ConsumerThread | None = None
@@ -166,17 +168,19 @@ class Tails:
         """Places that are being read."""
         return set(self._tails)
 
-    async def attach(self, place: LogPlace) -> Tail:
-        """A tail whose ring is there; call `detach` when done. Raises BrokerError where it cannot be read."""
+    async def attach(self, places: Sequence[LogPlace]) -> list[Tail]:
+        """Tails that are being read; call `detach` when done. Raises BrokerError where they cannot be."""
         self.check()
-        if place not in self._tails:
-            async with self._attaching:
-                if place not in self._tails:
-                    self._tails[place] = Tail(place, await self._begin(place))
-                    self._start()
-        tail = self._tails[place]
-        tail.watchers += 1
-        return tail
+        async with self._attaching:
+            new = [place for place in dict.fromkeys(places) if place not in self._tails]
+            if new:
+                rings = await self._begin(new)
+                self._tails |= {place: Tail(place, rings[place]) for place in new}
+                self._start()
+            tails = [self._tails[place] for place in places]
+            for tail in tails:
+                tail.watchers += 1
+        return tails
 
     def detach(self, tail: Tail) -> None:
         tail.watchers -= 1
@@ -200,15 +204,19 @@ class Tails:
 
     # --------------------------------------------------------------------------------------- reading
 
-    async def _begin(self, place: LogPlace) -> Ring:
+    async def _begin(self, places: Sequence[LogPlace]) -> dict[LogPlace, Ring]:
         """From the end on, with the fence in force: the last one of the time that readers look back."""
-        partition = self._partition(place)
+        partitions = {place: self._partition(place) for place in places}
         settings = self._clients.settings
-        now_ms = time.time_ns() // 1_000_000
-        bounds = await self._history.bounds([partition], now_ms - settings.reader_margin_ms)
+        since_ms = self._clock.now_ms() - settings.reader_margin_ms
+        bounds = await self._history.bounds(partitions.values(), since_ms)
+        floor_ms = self._clock.now_ms()  # what was stamped before may stand below the floor
         fences = await self._history.all(bounds, lambda record: record.key is None)
-        fence = entry_of(fences[-1]) if fences else None
-        return Ring(bounds[partition][1], now_ms, settings.ring_bytes, fence)
+        last = {TopicPartition(record.topic, record.partition): entry_of(record) for record in fences}
+        return {
+            place: Ring(bounds[partition][1], floor_ms, settings.ring_bytes, last.get(partition))
+            for place, partition in partitions.items()
+        }
 
     def _start(self) -> None:
         self._changed = True
