@@ -73,7 +73,8 @@ class Admission:
         """Whom to preempt so that `request` may join, mostly nobody; None: it may not join now.
 
         `prefix`: the blocks that the cache has for it. Only lower lanes give way, and only if that helps.
-        `in_place`: what is free belongs to others, so all that it takes must come from those.
+        `in_place`: what is free belongs to another first, so somebody must give way; that bounds how often
+        this happens.
         """
         if not running:
             return []
@@ -88,7 +89,7 @@ class Admission:
             running,
             self._memory,
             missing_slots=1 if in_place else 1 - free_slots,
-            missing_blocks=needed if in_place else needed - free_blocks,
+            missing_blocks=needed - free_blocks,
         )
 
     def _peak_fits(self, request: Request, prefix: Sequence[int], running: Sequence[Request]) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.admission import OutputEstimate
+from headrace.gpu_engine.scheduling.admission import Admission, OutputEstimate
 from headrace.gpu_engine.scheduling.request import Request, Status
 from headrace.gpu_engine.scheduling.scheduler import Scheduler
 from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
@@ -477,6 +477,18 @@ def test_one_that_is_due_does_not_keep_users_waiting_while_others_can_give_way()
             bench.step()
     assert was_due
     bench.drain()
+
+
+def test_who_joins_in_anothers_place_preempts_somebody_though_there_is_room() -> None:
+    bench = full_house(BATCH, BATCH, BATCH, output=40)
+    bench.scheduler.abort("r0")
+    bench.step()
+    user, running = bench.add("user", USER, prompt=30), bench.running
+    admission = Admission(bench.memory, 3, 0.0, OutputEstimate())
+    assert admission.make_room(user, [], running, in_place=False) == []
+    assert admission.make_room(user, [], running, in_place=True) == [bench.requests["r1"]]
+    late = bench.add("late", BATCH, prompt=30)
+    assert admission.make_room(late, [], running, in_place=True) is None
 
 
 def test_while_one_is_due_nothing_else_takes_what_becomes_free() -> None:
