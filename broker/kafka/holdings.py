@@ -100,6 +100,10 @@ class Holdings:
         lost, self._lost = self._lost, []
         return lost
 
+    def lose(self, delivery: Delivery) -> None:
+        """One that was taken from its caller."""
+        self._lost.append(delivery)
+
     def held(self) -> dict[Lane, int]:
         held = {lane.lane: 0 for lane in self._parts.lanes}
         for tenure in self.tenures.values():

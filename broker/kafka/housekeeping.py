@@ -1,9 +1,14 @@
-"""What an owner does beside its requests: repeats fences, forwards delays, states long logs anew, trims topics."""
+"""What an owner does beside its requests.
+
+It repeats fences, states long logs anew, forwards delays that are due, hands on what blocks a window, and trims
+what nobody reads any more.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from kafka.structs import TopicPartition
 
@@ -15,6 +20,8 @@ from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.holdings import Holdings
 from headrace.broker.kafka.results import trim
 from headrace.broker.kafka.settle import Item, Settled, Settler
+from headrace.broker.kafka.settlements import Settlements
+from headrace.broker.kafka.tenure import Tenure
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +31,15 @@ _TRIM_EVERY = 30  # ticks
 
 class Housekeeping:
     def __init__(
-        self, connection: Connection, holdings: Holdings, appender: Appender, settler: Settler
+        self,
+        connection: Connection,
+        holdings: Holdings,
+        appender: Appender,
+        settlements: Settlements,
+        settler: Settler,
     ) -> None:
-        self._at, self._holdings, self._appender, self._settler = connection, holdings, appender, settler
+        self._at, self._holdings, self._appender = connection, holdings, appender
+        self._settlements, self._settler = settlements, settler
         self._trimmed: dict[TopicPartition, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -52,10 +65,20 @@ class Housekeeping:
                 tenures = list(self._holdings.tenures.values())
                 await self._appender.repeat_fences(tenures)
                 await self._appender.state_anew(tenures)
+                await self._hand_on(tenures)
                 if tick % _TRIM_EVERY == 0:
                     await self._trim()
             except BrokerError as error:
                 logger.debug("keeping the logs is repeated later: %s", error)
+
+    async def _hand_on(self, tenures: Sequence[Tenure]) -> None:
+        for tenure in tenures:
+            delivery = tenure.blocking()
+            if delivery is not None:
+                logger.info("handing on %s, for which a full window waits", delivery.ref.request_id)
+                self._holdings.lose(delivery)
+                await self._settlements.hand_on(tenure, delivery)
+                self._holdings.notify()
 
     async def _trim(self) -> None:
         """Below the commit nobody reads any more."""

@@ -90,6 +90,7 @@ class OwnerThread:
         self._alive_s = time.monotonic()
         self._membership: Membership | None = None
         self._joined = False
+        self._was_silent = False
         self._thread = threading.Thread(target=self._run, name="headrace kafka owner", daemon=True)
 
     def start(self) -> None:
@@ -183,6 +184,7 @@ class OwnerThread:
                 return
             self.look(consumer)
             _unstick(consumer)
+            self._check_fenced(consumer)
         except MembershipLost:
             listener.lost = True
             return
@@ -203,6 +205,20 @@ class OwnerThread:
             except (ke.KafkaError, OSError, ValueError, AssertionError) as error:
                 # Of a partition that was taken away meanwhile; the listener has told so.
                 logger.debug("a call on the consumer failed: %s", error)
+
+    def _check_fenced(self, consumer: KafkaConsumer) -> None:
+        """A twin took over this static member. kafka-python's heartbeat hears of it, stops, and tells nobody:
+        it would poll for ever."""
+        coordinator = consumer._coordinator
+        silent = (
+            coordinator.group_instance_id is not None
+            and coordinator.stable()
+            and not coordinator.need_rejoin()
+            and not coordinator._heartbeat_enabled
+        )
+        if silent and self._was_silent:
+            raise ke.FencedInstanceIdError()
+        self._was_silent = silent
 
     def look(self, consumer: KafkaConsumer) -> None:
         """Takes a new snapshot of the membership. One without a generation would be accepted unfenced."""

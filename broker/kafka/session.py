@@ -74,6 +74,7 @@ class KafkaSession:
         self._lanes = tuple(dict.fromkeys(lanes))
         self._preference = Preference(self._lanes)
         self._serves: Serves | None = None
+        self._following: asyncio.Task[None] | None = None
         self.closed = False
 
     @property
@@ -96,6 +97,7 @@ class KafkaSession:
             self._settler.start()
             self._owner.start()
             self._housekeeping.start()
+            self._following = asyncio.create_task(self._follow_control(), name="headrace kafka lanes")
             await self._joined()
         except BaseException:
             await self.close()
@@ -122,7 +124,9 @@ class KafkaSession:
         self._settler = Settler(self._settler_parts())
         self._settlements = Settlements(at, self._appender, self._settler)
         self._opening = Opening(self._reader, self._appender, self._settlements)
-        self._housekeeping = Housekeeping(at, self._holdings, self._appender, self._settler)
+        self._housekeeping = Housekeeping(
+            at, self._holdings, self._appender, self._settlements, self._settler
+        )
 
     @property
     def _transactional_id(self) -> str:
@@ -131,16 +135,28 @@ class KafkaSession:
     # ------------------------------------------------------------------------------- pull, heartbeat
 
     async def pull(self, limit: int, wait_ms: int, *, reserved: int = 0) -> list[Delivery]:
-        now = time.monotonic()
-        deadline, look_until = now + wait_ms / 1000, now + _LOOK_S
+        deadline = time.monotonic() + wait_ms / 1000
+        if wait_ms <= 0:
+            await self._look()
         while True:
             self._check()
             taken = self._take(limit, reserved)
-            now = time.monotonic()
-            until = max(deadline, look_until) if self._holdings.behind else deadline
-            if taken or self.closed or now >= until:
+            left = deadline - time.monotonic()
+            if taken or self.closed or left <= 0:
                 return taken
-            await self._holdings.changed(until - now)
+            await self._holdings.changed(left)
+
+    async def _look(self) -> None:
+        """For who does not wait: what was published before is fetched, a moment later in the worst case."""
+        self._check()
+        partitions = list(self._holdings.tenures)
+        for partition, bounds in (await self._reader.bounds(partitions)).items() if partitions else ():
+            tenure = self._holdings.tenures.get(partition)
+            if tenure is not None:
+                tenure.known_end = bounds.end
+        until = time.monotonic() + _LOOK_S
+        while self._holdings.behind and (left := until - time.monotonic()) > 0:
+            await self._holdings.changed(left)
 
     def _take(self, limit: int, reserved: int) -> list[Delivery]:
         """Takes by order of lanes. It awaits nothing, so a cancelled pull leaves nothing half taken."""
@@ -224,7 +240,7 @@ class KafkaSession:
     async def _chunks(self, item: Append) -> list[Record]:
         """Beside the transactions, so nothing fences them, and who takes the request over says them again."""
         message, ref = item.delivery.message, item.delivery.ref
-        if not item.chunks or message.reply_to is None:
+        if not item.chunks or not message.stream or message.reply_to is None:
             return []
         try:
             await self._at.topics.reply(message.reply_to)
@@ -254,7 +270,11 @@ class KafkaSession:
         assert terminal is None or terminal.epoch == epoch > 0, "a terminal record needs the epoch of `open`"
         if epoch and not tenure.runs_it(delivery, epoch):
             return False
-        settled = await self._settlements.settle(tenure, delivery, epoch, settlement)
+        claim_of(delivery).settling = True
+        try:
+            settled = await self._settlements.settle(tenure, delivery, epoch, settlement)
+        finally:
+            claim_of(delivery).settling = False
         tenure.end_run(delivery)
         self._holdings.notify()
         return settled
@@ -270,6 +290,8 @@ class KafkaSession:
             return
         self.closed = True
         self._holdings.notify()
+        if self._following is not None:
+            self._following.cancel()
         await self._housekeeping.close()
         with contextlib.suppress(BrokerError):
             await asyncio.wait_for(self._let_go(list(self._holdings.tenures.values())), _GOODBYE_S)
@@ -292,6 +314,12 @@ class KafkaSession:
         reason = "the consumer leaves" if self.closed else "moved to another consumer"
         await self._appender.hand_back(tenures, reason)
         await self._settler.flushed(self._release_s)
+
+    async def _follow_control(self) -> None:
+        """A lane that is resumed wakes a pull that waits."""
+        while True:
+            await self._at.control.changed()
+            self._holdings.notify()
 
     async def _read_marks(self) -> None:
         """Before work begins on new partitions: no cancellation may be missed."""

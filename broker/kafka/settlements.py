@@ -148,6 +148,23 @@ class Settlements:
         await self.append(tenure, log_key(delivery.ref), [(handed, None), (moved, departure)])
         return await self.confirm(tenure) and await self.complete_move(tenure, delivery)
 
+    async def hand_on(self, tenure: Tenure, delivery: Delivery) -> None:
+        """Ends the hold on a request that runs for so long that all others wait for it: its record goes to its
+        lane again, at the same index, and is completed here. Whoever takes the copy resumes the request."""
+        claim, run = claim_of(delivery), tenure.run_of(delivery)
+        epoch = run.epoch if run is not None and run.claim is claim else 0
+        del tenure.held[claim.offset]
+        tenure.end_run(delivery)
+        headers = forwarded_headers(claim.record, claim.decoded)
+        copy = Record(tenure.topics.requests, claim.record.value, claim.record.key, headers, tenure.number)
+        try:
+            await self.hand_back(tenure, delivery, epoch, "handed on: it ran for long")
+            await self._at.publisher.send([copy])
+            await self._complete(tenure, delivery)
+        except BrokerError:
+            tenure.returned[claim.offset] = claim.record
+            raise
+
     async def confirm(self, tenure: Tenure) -> bool:
         """Whether the partition is still ours, and so all that we appended before is no zombie's: who takes
         it over must be assigned it first, and fence then."""

@@ -23,16 +23,19 @@ from headrace.broker.message import Delivery
 from headrace.broker.names import Names
 
 FENCE_EVERY_MS = 5_000
+_ENOUGH = 100  # fetched records, for whoever looks whether there are any
 STATE_EVERY_MS = 60_000
 
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """`Delivery.handle`: the record that carries the delivery, and the tenure under which it was taken."""
+    """`Delivery.handle`: the record that carries the delivery, and the tenure under which it was taken.
+    `settling`: its end is under way."""
 
     tenure: Tenure
     record: ConsumerRecord
     decoded: Decoded
+    settling: bool = False
 
     @property
     def offset(self) -> int:
@@ -112,8 +115,8 @@ class Tenure:
 
     @property
     def behind(self) -> bool:
-        """Whether there is more than what was fetched, as far as we know."""
-        return not self.buffer and not self.returned and self._fetched < self.known_end
+        """Whether there is more than what was fetched, as far as we know, and it is on its way."""
+        return len(self.buffer) < _ENOUGH and self._fetched < self.known_end
 
     def oldest_ms(self) -> int | None:
         """Time of the record that comes next; None where nothing may be taken."""
@@ -147,6 +150,14 @@ class Tenure:
         """Ends the hold, unfinished: whoever fetches next gets it, this owner or its successor."""
         del self.held[claim.offset]
         self.returned[claim.offset] = claim.record
+
+    def blocking(self) -> Delivery | None:
+        """The delivery that keeps all others from going ahead: its record is the base, and the window beyond it
+        is full. None where there is none, or where it is just ending."""
+        delivery = None if self.progress.room else self.held.get(self.progress.base)
+        if delivery is None or claim_of(delivery).settling or self.log(delivery).fold.ended:
+            return None
+        return delivery
 
     def holds(self, delivery: Delivery) -> bool:
         claim = claim_of(delivery)
