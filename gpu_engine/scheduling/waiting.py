@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headrace.gpu_engine.scheduling.turn import HasTurn
 
@@ -33,14 +33,27 @@ class _Lane(Generic[Waiter]):
         return self.as_they_came[0]
 
     def push(self, waiter: Waiter) -> None:
-        insort(self.in_order, waiter, key=_in_lane)
-        insort(self.as_they_came, waiter, key=_arrival)
+        _insert(self.in_order, waiter, _in_lane)
+        _insert(self.as_they_came, waiter, _arrival)
 
     def remove(self, waiter: Waiter) -> None:
-        place = bisect_left(self.in_order, _in_lane(waiter), key=_in_lane)
-        age = bisect_left(self.as_they_came, _arrival(waiter), key=_arrival)
-        assert self.in_order[place] is waiter is self.as_they_came[age], "it does not wait in its lane"
-        del self.in_order[place], self.as_they_came[age]
+        _delete(self.in_order, waiter, _in_lane)
+        _delete(self.as_they_came, waiter, _arrival)
+
+
+def _insert(line: list[Waiter], waiter: Waiter, key: Callable[[HasTurn], Any]) -> None:
+    """Most come last; a search would cost a call of `key` for each probe."""
+    if not line or key(line[-1]) < key(waiter):
+        line.append(waiter)
+    else:
+        insort(line, waiter, key=key)
+
+
+def _delete(line: list[Waiter], waiter: Waiter, key: Callable[[HasTurn], Any]) -> None:
+    """Most leave from the head."""
+    place = 0 if line[0] is waiter else bisect_left(line, key(waiter), key=key)
+    assert line[place] is waiter, "it does not wait in its lane"
+    del line[place]
 
 
 class WaitingQueue(Generic[Waiter]):
@@ -83,7 +96,12 @@ class WaitingQueue(Generic[Waiter]):
 
     def due(self) -> Waiter | None:
         """The one that has the first claim on what is free, if there is one."""
-        return min((one for one in self._oldest() if one.turn.is_due), key=_arrival, default=None)
+        found = None
+        for lane in self._lanes.values():
+            oldest = lane.oldest
+            if oldest.turn.is_due and (found is None or _arrival(oldest) < _arrival(found)):
+                found = oldest
+        return found
 
     def overtake(self, arrival: int, now: float) -> None:
         """Marks the oldest of each lane that came before `arrival`, whose owner has just joined."""
