@@ -82,15 +82,10 @@ class Valkey:
 
     def fill_disk(self, room: int) -> None:
         """Leaves room for so many bytes in the append-only file. The write that does not fit ends the server,
-        as a full disk does under `appendfsync always`: it could not keep its promise."""
+        as a full disk does under `appendfsync always`: it could not keep its promise. One that is started
+        again has room."""
         size = max(path.stat().st_size for path in self._folder.glob("appendonlydir/*.incr.aof"))
         resource.prlimit(self._embedded.pid, resource.RLIMIT_FSIZE, (size + room, resource.RLIM_INFINITY))
-
-    def free_disk(self) -> None:
-        if self._embedded.alive:
-            unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-            with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(self._embedded.pid, resource.RLIMIT_FSIZE, unlimited)
 
 
 class Kafka:

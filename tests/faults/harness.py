@@ -46,6 +46,7 @@ async def run_scenario(
     scenario: Scenario, server: Valkey | Kafka, folder: Path, seed: int, rounds: int = 1
 ) -> Report:
     """Raises AssertionError with all violations; the record and the log of the processes stay in `folder`."""
+    await asyncio.to_thread(server.start)  # a run that failed may have left it dead
     rng = random.Random(f"{seed} {scenario.name} {server.kind}")
     prefix, lease_s = f"f{uuid.uuid4().hex[:10]}", LEASES_S[server.kind]
     async with (

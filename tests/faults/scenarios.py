@@ -244,7 +244,7 @@ async def disk_full(run: Run) -> None:
                     run.server.fill_disk(room=run.rng.randrange(1, 2_000))
                 await asyncio.sleep(0.05)
             assert deaths, "the disk was never full"
-            run.server.free_disk()
+            await asyncio.to_thread(run.server.kill)  # it may be dying just now: then it would not be started
             await asyncio.to_thread(run.server.start)
     run.notes.append("the disk was full")
 
