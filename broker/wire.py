@@ -14,6 +14,7 @@ from headrace.broker.events import (
     Handed,
     Moved,
     Started,
+    Terminal,
     Timings,
     Usage,
 )
@@ -51,53 +52,48 @@ def timings_message(timings: Timings) -> pb.Timings:
 
 
 def _to_message(event: Event, request_id: str) -> pb.Event:
+    """Fields are set in place: a message made apart and copied in costs twice as much."""
     message = pb.Event(request_id=request_id, epoch=event.epoch)
     match event:
         case Started():
-            message.started.CopyFrom(
-                pb.EventStarted(
-                    consumer=event.consumer,
-                    delivery=event.delivery,
-                    seed=event.seed,
-                    body_hash=event.body_hash,
-                    fingerprint=event.fingerprint,
-                    kept=event.kept,
-                    at_ms=event.at_ms,
-                    deaths=event.deaths,
-                    lone_deaths=event.lone_deaths,
-                    alone=event.alone,
-                )
-            )
+            _write_started(message.started, event)
         case Delta():
-            message.delta.CopyFrom(
-                pb.EventDelta(seq=event.seq, choice=event.choice, token_ids=event.token_ids, text=event.text)
-            )
+            delta = message.delta
+            delta.seq, delta.choice, delta.text = event.seq, event.choice, event.text
+            delta.token_ids.extend(event.token_ids)
         case Finished():
-            message.finished.CopyFrom(
-                pb.EventFinished(
-                    reason=event.reason,
-                    usage=usage_message(event.usage),
-                    timings=timings_message(event.timings),
-                )
-            )
+            message.finished.reason = event.reason
+            _write_figures(message.finished, event)
         case Failed():
-            message.failed.CopyFrom(
-                pb.EventFailed(
-                    code=event.code,
-                    message=event.message,
-                    status=event.status,
-                    param=event.param,
-                    usage=usage_message(event.usage),
-                    timings=timings_message(event.timings),
-                )
-            )
+            failed = message.failed
+            failed.code, failed.message = event.code, event.message
+            failed.status, failed.param = event.status, event.param
+            _write_figures(failed, event)
         case Handed():
-            message.handed.CopyFrom(pb.EventHanded(reason=event.reason))
+            message.handed.reason = event.reason
         case Moved():
-            message.moved.CopyFrom(pb.EventMoved(pool=event.pool, log=event.log))
+            message.moved.pool, message.moved.log = event.pool, event.log
         case Fence():
             message.fence.SetInParent()
     return message
+
+
+def _write_started(started: pb.EventStarted, event: Started) -> None:
+    started.consumer, started.delivery, started.seed = event.consumer, event.delivery, event.seed
+    started.body_hash, started.fingerprint = event.body_hash, event.fingerprint
+    started.kept, started.at_ms = event.kept, event.at_ms
+    started.deaths, started.lone_deaths, started.alone = event.deaths, event.lone_deaths, event.alone
+
+
+def _write_figures(terminal: pb.EventFinished | pb.EventFailed, event: Terminal) -> None:
+    usage, timings = terminal.usage, terminal.timings
+    usage.SetInParent()
+    usage.prompt_tokens = event.usage.prompt_tokens
+    usage.completion_tokens = event.usage.completion_tokens
+    usage.cached_tokens = event.usage.cached_tokens
+    timings.SetInParent()
+    timings.queued_ms, timings.run_ms = event.timings.queued_ms, event.timings.run_ms
+    timings.first_token_ms = event.timings.first_token_ms
 
 
 def _from_message(message: pb.Event) -> Event:

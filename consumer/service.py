@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import AsyncIterator
 
@@ -65,6 +66,7 @@ async def _serve(broker: Broker, session: ConsumerSession, settings: ConsumerSet
 
     def on_ready(info: EngineInfo, engine: EngineHandle) -> None:
         log.info("the engine is ready: %s, process %d", info.model, engine.pid)
+        gc.freeze()  # what is there now stays: no collection need look at it
         if settings.ready_file is not None:
             write_ready_file(settings.ready_file, engine_pid=engine.pid, model=settings.model or info.model)
 
