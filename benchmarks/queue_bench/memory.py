@@ -55,7 +55,9 @@ async def _fill(url: str, grpc_target: str, count: int, pids: dict[str, int]) ->
     most = dict.fromkeys(pids, 0.0)
     for start in range(0, count, 10_000):
         for first in range(start, min(count, start + 10_000), 500):
-            await broker.publish([completion(n, tokens=100) for n in range(first, first + 500)])
+            await broker.publish(
+                [completion(n, broker.place(Lane.BATCH), tokens=100) for n in range(first, first + 500)]
+            )
         await _submit(grpc_target, 20)
         most = {name: max(most[name], rss_mib(pid)) for name, pid in pids.items()}
     end = time.monotonic() + 3  # what reacts late to the backlog has its time

@@ -72,12 +72,14 @@ def _ready(argv: Sequence[str], url: str, log: Path, ready: Path) -> Iterator[Se
         yield Service(process, json.loads(ready.read_text()))
 
 
-def completion(number: int, *, tokens: int = 1, prompt: str = "no-op", lane: Lane = Lane.BATCH) -> Message:
-    """One request of the file format, whose result line names `number`."""
+def completion(
+    number: int, place: int, *, tokens: int = 1, prompt: str = "no-op", lane: Lane = Lane.BATCH
+) -> Message:
+    """One request of the file format, whose result line names `number`. `place`: see `Broker.place`."""
     body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
     line = {"custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": body}
     data = json.dumps(line).encode()
-    return Message(data, request_id=new_request_id(lane), lane=lane, reply_to=REPLY_TOPIC)
+    return Message(data, request_id=new_request_id(lane, place), lane=lane, reply_to=REPLY_TOPIC)
 
 
 async def connected(url: str) -> Broker:
@@ -114,8 +116,10 @@ class OurContestant(Contestant):
 
     async def _publish(self, count: int) -> None:
         for start in range(0, count, 512):
-            numbers = range(start, min(count, start + 512))
-            await self._broker.publish([completion(n, tokens=self._tokens) for n in numbers])
+            numbers, place = range(start, min(count, start + 512)), self._broker.place
+            await self._broker.publish(
+                [completion(n, place(Lane.BATCH), tokens=self._tokens) for n in numbers]
+            )
 
     async def _collect(self) -> None:
         waiting = set(range(self._published))

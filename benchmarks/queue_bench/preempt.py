@@ -49,14 +49,19 @@ def _measure(settings: BenchSettings, kind: BrokerKind, what: str) -> Iterator[R
 async def _compare(url: str, target: str, rounds: int) -> tuple[float, float, float]:
     """Medians in ms: TTFT when idle, the time of one full chunk, TTFT with a backlog."""
     broker = await connected(url)
-    long_prompt = " ".join(["water"] * _CHUNK_TOKENS)
+    long_prompt = " ".join(["water"] * (_CHUNK_TOKENS - 12))  # with its number and the template: one chunk
     async with Client(target) as client, contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(broker.close)
         await _first_token(client, prompts(1)[0])
         idle = [await _first_token(client, prompt) for prompt in prompts(rounds, first=100)]
         chunk = [await _first_token(client, f"{n} {long_prompt}") for n in range(3)]
         backlog = prompts(_BACKLOG, first=1000)
-        await broker.publish([completion(n, tokens=128, prompt=text) for n, text in enumerate(backlog)])
+        await broker.publish(
+            [
+                completion(number, broker.place(Lane.BATCH), tokens=128, prompt=text)
+                for number, text in enumerate(backlog)
+            ]
+        )
         await asyncio.sleep(3)  # until the engine is full
         busy = [await _first_token(client, prompt) for prompt in prompts(rounds, first=5000)]
     return median(idle), max(0.0, median(chunk) - median(idle)), median(busy)
