@@ -24,6 +24,10 @@ T = TypeVar("T")
 SLICE_S = 0.002
 
 
+class JobBroken(Exception):
+    """A job raised what its caller could not handle as an error, such as a panic of native code."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     work: Callable[[], Any]
@@ -81,8 +85,17 @@ def _work_off(batch: list[_Job]) -> list[tuple[Any, Exception | None]]:
     for job in batch:
         try:
             outcomes.append((job.work(), None))
-        except Exception as error:
-            outcomes.append((None, error))  # told to whoever waits for this job
+        except BaseException as error:  # this thread has nobody else to tell, and neighbours wait for it
+            outcomes.append((None, _told(error)))
         if time.perf_counter() > end:
             break
     return outcomes
+
+
+def _told(error: BaseException) -> Exception:
+    """What whoever waits for the job gets. StopIteration cannot pass through a future."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    broken = JobBroken(f"{type(error).__name__}: {error}")
+    broken.__cause__ = error
+    return broken

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.consumer.batches import BatchThread
+from headrace.consumer.batches import BatchThread, JobBroken
 
 
 @pytest.fixture
@@ -29,6 +29,27 @@ async def test_an_error_is_told_to_its_caller_alone(thread: BatchThread) -> None
     failed, fine = await asyncio.gather(thread.run(fail), thread.run(lambda: "fine"), return_exceptions=True)
     assert isinstance(failed, ValueError)
     assert fine == "fine"
+
+
+class Panic(BaseException):
+    """What a panic of native code arrives as: no `Exception`."""
+
+
+@pytest.mark.parametrize("raised", [Panic("at the disco"), StopIteration(), SystemExit(1)])
+async def test_what_is_no_ordinary_error_ends_one_job_and_strands_no_neighbour(
+    thread: BatchThread, raised: BaseException
+) -> None:
+    def fail() -> None:
+        raise raised
+
+    async with asyncio.timeout(5):
+        failed, fine = await asyncio.gather(
+            thread.run(fail), thread.run(lambda: "fine"), return_exceptions=True
+        )
+    assert isinstance(failed, JobBroken)
+    assert failed.__cause__ is raised
+    assert fine == "fine"
+    assert await thread.run(lambda: "next") == "next"
 
 
 async def test_jobs_run_in_one_thread_that_is_not_the_loops(thread: BatchThread) -> None:
