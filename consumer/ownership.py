@@ -47,6 +47,8 @@ async def reopen(session: ConsumerSession, flight: InFlight) -> None:
         flight.disowned(not_to_run(opened.outcome))
         return
     assert opened.state is not None
+    if flight.dropped:
+        return  # meanwhile it was lost; what comes next belongs to its new delivery
     if flight.outbox is None:
         # It was not ours to run before, now it is: it begins anew, as any delivery does.
         flight.opened(opened)

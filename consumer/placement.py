@@ -32,7 +32,7 @@ class Placement:
         self._clock = clock
         self._quarantine = Quarantine(quarantine_after)
         self._engine: EngineHandle | None = None
-        self._waiting: dict[str, InFlight] = {}  # by position, in order of arrival
+        self._waiting: dict[InFlight, None] = {}  # in order of arrival; one position may come twice
         self._placed: dict[str, InFlight] = {}  # by key
         self._leaving: set[str] = set()  # keys that were aborted and forgotten
         self._keys = itertools.count()
@@ -59,7 +59,7 @@ class Placement:
     def add(self, flight: InFlight) -> None:
         """Into the engine, now or as soon as there is one that may take it."""
         assert flight.phase is Phase.QUEUED
-        self._waiting[flight.position] = flight
+        self._waiting[flight] = None
         self._place()
 
     def abort(self, flight: InFlight) -> None:
@@ -69,7 +69,7 @@ class Placement:
 
     def remove(self, flight: InFlight) -> None:
         """Out of the engine, whatever becomes of it; nothing more will be received for it."""
-        self._waiting.pop(flight.position, None)
+        self._waiting.pop(flight, None)
         self._expel(flight)
         self._place()
 
@@ -100,7 +100,7 @@ class Placement:
 
     def convict(self, flight: InFlight) -> None:
         """Ends a request that is proved to kill engines."""
-        self._waiting.pop(flight.position, None)
+        self._waiting.pop(flight, None)
         flight.fail(failures.poison(flight.deaths), self._clock())
         self._on_change(flight)
 
@@ -128,13 +128,13 @@ class Placement:
         if self._engine is None:
             return
         tried = self._quarantine.end_if_over()
-        suspects = self._quarantine.suspects(self._waiting.values())
+        suspects = self._quarantine.suspects(self._waiting)
         if self._quarantine.on_trial is None and suspects:
             if tried is not None:
                 self._displace(tried)
             self._try(suspects[0])
         if self._quarantine.on_trial is None:
-            for flight in list(self._waiting.values()):
+            for flight in list(self._waiting):
                 self._put(flight)
         elif self._quarantine.may_enter(self):
             self._put(self._quarantine.on_trial)
@@ -148,7 +148,7 @@ class Placement:
 
     def _put(self, flight: InFlight) -> None:
         assert self._engine is not None
-        del self._waiting[flight.position]
+        del self._waiting[flight]
         key = f"{next(self._keys)}"
         self._placed[key] = flight
         self._engine.send(Add(flight.placed(key, _PRIORITY[flight.delivery.message.lane])))
@@ -157,7 +157,7 @@ class Placement:
         """It makes room for a trial, and goes in again after it."""
         self._expel(flight)
         if flight.phase is Phase.QUEUED:
-            self._waiting[flight.position] = flight
+            self._waiting[flight] = None
 
     def _expel(self, flight: InFlight) -> None:
         if flight.key is None:
@@ -176,4 +176,4 @@ class Placement:
         """It waits for its next placing, unless it was to be stopped anyway."""
         self._forget(flight)
         if flight.phase is Phase.QUEUED:
-            self._waiting[flight.position] = flight
+            self._waiting[flight] = None

@@ -15,7 +15,7 @@ from headrace.broker.lines.request import LineError, ParsedRequest
 from headrace.broker.message import Delivery, Lane, Message
 from headrace.consumer.errors import ConsumerError, EngineUnusable
 from headrace.consumer.prepare import Prepared
-from headrace.gpu_engine.api import EngineError, Output, Unusable
+from headrace.gpu_engine.api import EngineError, Output, Ready, Unusable
 from tests.unit.consumer.fakes import (
     FINGERPRINT,
     NOW_MS,
@@ -467,6 +467,27 @@ async def test_a_lease_that_the_heartbeat_finds_lost_ends_the_request_here() -> 
         rig.session.lost = [delivery()]
         await eventually(lambda: rig.worker.counters.fenced == 1)
         assert rig.engine.aborted == [request.id]
+
+
+async def test_a_late_answer_for_a_lost_delivery_leaves_the_same_one_delivered_anew_alone() -> None:
+    async with Rig() as rig:
+        gate = rig.session.hold("append")
+        rig.publish(delivery())
+        await rig.engine.get()
+        await eventually(lambda: bool(rig.session.appends), "an append under way")
+        rig.first_words = None
+        rig.engine.die()
+        second = await rig.next_engine(2)
+        rig.session.lost = [delivery()]
+        await eventually(lambda: not rig.session.lost, "the heartbeat")
+        rig.publish(delivery())
+        await eventually(lambda: rig.session.epochs["r1"] == 2, "the opening of the new delivery")
+        await asyncio.sleep(0.01)  # it waits for an engine now
+        gate.set()
+        await eventually(lambda: rig.worker.counters.fenced == 1)
+        await eventually(lambda: [start.epoch for start in rig.session.starts()] == [2], "its start")
+        second.say(Ready(rig.info))
+        await second.get()
 
 
 async def test_a_heartbeat_that_crosses_with_the_settlement_does_not_call_it_lost() -> None:
