@@ -11,6 +11,7 @@ would wait for the interpreter's lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import struct
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class EnginePipe:
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._incoming = bytearray()
-        self._outgoing: list[bytes] = []
+        self._outgoing = bytearray()
         self._flushing = False  # a flush is scheduled, or waits for the socket
         self._wanted = False
         self.ended = False  # nothing more will arrive
@@ -43,11 +44,8 @@ class EnginePipe:
         """Goes out at the end of this turn of the loop, and nowhere when the other end is gone."""
         if self.ended:
             return
-        short = len(frame) <= _LONGEST_SHORT
-        self._outgoing += (
-            _SHORT.pack(len(frame)) if short else _SHORT.pack(-1) + _LONG.pack(len(frame)),
-            frame,
-        )
+        self._outgoing += _header(len(frame))
+        self._outgoing += frame
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -78,8 +76,9 @@ class EnginePipe:
 
     def read_rest(self) -> None:
         """Reads what a dead process has left, and ends."""
-        while not self.ended and self._read_some():
-            pass
+        with contextlib.suppress(BlockingIOError):
+            while not self.ended and self._read_some():
+                pass
         self._end()
 
     def close(self) -> None:
@@ -87,30 +86,36 @@ class EnginePipe:
         self._connection.close()
 
     def _read(self) -> None:
-        if not self._read_some():
+        try:
+            more = self._read_some()
+        except BlockingIOError:
+            return  # woken for nothing
+        if not more:
             self._end()
         self._on_change()
 
     def _read_some(self) -> bool:
-        """False: there is nothing more, now or at all."""
+        """False: nothing more will come. Raises BlockingIOError where there is nothing now."""
         try:
             data = os.read(self._fd, _CHUNK)
+        except BlockingIOError:
+            raise
         except OSError:
             return False
         self._incoming += data
         return bool(data)
 
     def _flush(self) -> None:
-        data = b"".join(self._outgoing)
-        self._outgoing.clear()
+        if self.ended:
+            return
         try:
-            written = os.write(self._fd, data) if data and not self.ended else len(data)
+            written = os.write(self._fd, self._outgoing)
         except BlockingIOError:
             written = 0
         except OSError:  # the other end is gone, reading will tell
-            written = len(data)
-        if written < len(data):
-            self._outgoing.append(data[written:])
+            written = len(self._outgoing)
+        del self._outgoing[:written]  # cheap at the front of a bytearray, however much is left
+        if self._outgoing:
             self._loop.add_writer(self._fd, self._flush)
             return
         self._loop.remove_writer(self._fd)
@@ -120,6 +125,7 @@ class EnginePipe:
         self.want(False)
         if not self.ended:
             self.ended = True
+            self._outgoing.clear()
             self._loop.remove_writer(self._fd)
 
 

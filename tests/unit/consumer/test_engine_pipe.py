@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -70,6 +71,20 @@ async def test_what_is_not_wanted_stays_with_the_sender(ends: Ends) -> None:
     assert ends.ours.take() is None
     ends.ours.want(True)
     assert await ends.take() == b"later"
+
+
+async def test_to_be_woken_for_nothing_is_not_the_end(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, refusals = os.read, [BlockingIOError()]
+
+    def read_at_the_second_try(fd: int, size: int) -> bytes:
+        if refusals:
+            raise refusals.pop()
+        return read(fd, size)
+
+    monkeypatch.setattr(os, "read", read_at_the_second_try)
+    ends.theirs.send_bytes(b"still here")
+    assert await ends.take() == b"still here"
+    assert not refusals
 
 
 async def test_the_end_comes_behind_the_last_frame(ends: Ends) -> None:
