@@ -23,9 +23,10 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
         return []
     outbox = flight.outbox
     deltas = [event for event in events if isinstance(event, Delta)]
-    end = outbox.characters + sum(len(delta.text) for delta in deltas)
-    offset = 0 if isinstance(events[0], Started) else outbox.characters
-    if offset == end:
+    offset, content = outbox.characters, "".join(delta.text for delta in deltas)
+    if isinstance(events[0], Started):
+        offset, content = 0, flight.text[: offset + len(content)]
+    if not content:
         return []
     chunk = chunk_line(
         flight.parsed,
@@ -35,6 +36,6 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
         epoch=outbox.epoch,
         seq=deltas[-1].seq if deltas else outbox.next_seq - 1,
         offset=offset,
-        content=flight.text[offset:end],
+        content=content,
     )
     return [chunk]
