@@ -120,9 +120,6 @@ class Topics:
             )
         await self._plain_topics([_Plan(topic, 1, self._dropped_after(self._settings.reply_ms))])
 
-    async def exists(self, topic: str) -> bool:
-        return topic in self._plain or topic in await self._there()
-
     async def _plain_topics(self, plans: Sequence[_Plan]) -> None:
         if all(plan.name in self._plain for plan in plans):
             return
@@ -143,13 +140,11 @@ class Topics:
             return
         if pool != DEFAULT_POOL and not POOL.fullmatch(pool):
             raise BrokerRefused(f"{pool[:80]!r} is no name of a pool: use letters, digits, `-` and `_`")
-        there = await self._there()
+        there = await self._there([self._names.requests(lane, pool) for lane in lanes])
         counts = {
             lane: there.get(self._names.requests(lane, pool), self._settings.partitions) for lane in lanes
         }
-        await self._make(
-            [plan for lane in lanes for plan in self._lane_plans(lane, pool, counts[lane])], there
-        )
+        await self._make([plan for lane in lanes for plan in self._lane_plans(lane, pool, counts[lane])])
         for lane in lanes:
             self._lanes[lane, pool] = LaneTopics(
                 lane,
@@ -169,8 +164,8 @@ class Topics:
             _Plan(names.requests(lane, pool), partitions, kept),
         ]
 
-    async def _make(self, plans: Sequence[_Plan], there: Mapping[str, int] | None = None) -> None:
-        there = await self._there() if there is None else there
+    async def _make(self, plans: Sequence[_Plan]) -> None:
+        there = await self._there([plan.name for plan in plans])
         missing = [plan for plan in plans if plan.name not in there]
         if missing:
             await self._create(missing)
@@ -249,14 +244,14 @@ class Topics:
     async def _there_lately(self) -> dict[str, int]:
         """The same, as it was moments ago. What this connection made since is known all the same."""
         if time.monotonic() >= self._listed_until:
-            self._listed, self._listed_until = await self._there(), time.monotonic() + _LISTED_S
+            self._listed, self._listed_until = await self._there(None), time.monotonic() + _LISTED_S
         made = {topics.requests: topics.partitions for topics in self._lanes.values()}
         return {**self._listed, **made}
 
-    async def _there(self) -> dict[str, int]:
-        """Our topics that exist, with their numbers of partitions."""
+    async def _there(self, names: Sequence[str] | None) -> dict[str, int]:
+        """Those of these topics, or of all that are ours, that exist, with their numbers of partitions."""
         start = f"{self._names.prefix}."
-        topics = await self._clients.admin(lambda admin: admin.describe_topics())
+        topics = await self._clients.admin(lambda admin: admin.describe_topics(names))
         return {
             topic["name"]: len(topic["partitions"])
             for topic in topics

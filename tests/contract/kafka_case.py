@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient
 
 from headrace.broker.connect import connect
 from headrace.broker.contract import Broker
@@ -42,6 +43,18 @@ class KafkaCase(Case):
         self._heart.cancel()
         await asyncio.gather(self._heart, return_exceptions=True)
         await super().close()
+        await asyncio.to_thread(self._delete_topics)
+
+    def _delete_topics(self) -> None:
+        """So that the node does not grow slower from test to test."""
+        admin = KafkaAdminClient(bootstrap_servers=self._servers())
+        try:
+            admin.delete_topics([t for t in admin.list_topics() if t.startswith(f"{self.names.prefix}.")])
+        finally:
+            admin.close()
+
+    def _servers(self) -> list[str]:
+        return list(parse_address(self._url).servers)
 
     async def another_connection(self) -> Broker:
         return await connect(self._url, prefix=self.names.prefix, options=OPTIONS)
@@ -59,7 +72,7 @@ class KafkaCase(Case):
         await connection.close()
 
     def _send(self, lane: Lane, fields: dict[str, bytes]) -> None:
-        producer = KafkaProducer(bootstrap_servers=list(parse_address(self._url).servers))
+        producer = KafkaProducer(bootstrap_servers=self._servers())
         try:
             body, key = fields.pop("body", None), fields.get("request-id", b"raw")
             producer.send(self.names.requests(lane), body, key=key, headers=list(fields.items())).get(10)
