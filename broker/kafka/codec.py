@@ -32,9 +32,11 @@ MOVES = "headrace-moves"  # how often it went to another pool
 DUE, REASON = "headrace-due", "headrace-reason"
 # Added to dead letters, which also bear REASON: the place of the record that was buried.
 ORIGIN = "headrace-origin"
+# And to those of records that had no value, which is not the same as an empty one.
+NO_VALUE = "headrace-no-value"
 KIND = "headrace-kind"  # on lines of a reply topic that are chunks of an answer
 _INTERNAL = frozenset(
-    {KIND, CLAIM, CLAIM_HASH, CLAIM_SIZE, POSITION, PUBLISHED, MOVES, DUE, REASON, ORIGIN}
+    {KIND, CLAIM, CLAIM_HASH, CLAIM_SIZE, POSITION, PUBLISHED, MOVES, DUE, REASON, ORIGIN, NO_VALUE}
 )
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
@@ -180,8 +182,10 @@ def result_headers(message: Message, ref: RequestRef) -> list[tuple[str, bytes]]
 
 def dead_letter_record(record: ConsumerRecord, origin: str, reason: str, names: Names) -> Record:
     """The untouched record, why it was buried, and where it stood."""
-    kept = _without(record.headers, (REASON, ORIGIN))
+    kept = _without(record.headers, (REASON, ORIGIN, NO_VALUE))
     added = [(ORIGIN, origin.encode()), (REASON, reason.encode(errors="replace"))]
+    if record.value is None:
+        added.append((NO_VALUE, b"true"))
     return Record(names.dead_letters, record.value or b"", record.key, [*kept, *added])
 
 
@@ -192,7 +196,7 @@ def readable_headers(headers: Headers) -> dict[str, str]:
 
 def sent_headers(headers: Headers) -> list[tuple[str, bytes]]:
     """The headers that a buried message was published with."""
-    return _without(headers, (REASON, ORIGIN, POSITION, PUBLISHED, MOVES, DUE))
+    return _without(headers, (REASON, ORIGIN, NO_VALUE, POSITION, PUBLISHED, MOVES, DUE))
 
 
 def own_headers(headers: Headers) -> dict[str, str]:

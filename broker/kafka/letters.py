@@ -16,7 +16,15 @@ from headrace.broker.contract import DeadLettered
 from headrace.broker.errors import BrokerError
 from headrace.broker.ids import new_request_id
 from headrace.broker.kafka.clients import ConsumerRecord
-from headrace.broker.kafka.codec import ORIGIN, REASON, Undecodable, decode_record, own_headers, sent_headers
+from headrace.broker.kafka.codec import (
+    NO_VALUE,
+    ORIGIN,
+    REASON,
+    Undecodable,
+    decode_record,
+    own_headers,
+    sent_headers,
+)
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.places import Position, parse_position
 from headrace.broker.kafka.results import trim
@@ -30,7 +38,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 class _Sent:
     """A letter as the record that it was when it stood on its lane."""
 
-    value: bytes
+    value: bytes | None
     headers: list[tuple[str, bytes]]
     offset: int
     timestamp: int
@@ -73,7 +81,8 @@ class DeadLetters:
         origin = parse_position(self._at.names, headers.get(ORIGIN, b"").decode(errors="replace"))
         if origin is None:
             raise BrokerError(f"{position} cannot be replayed: it does not say which lane it came from")
-        sent = _Sent(record.value or b"", sent_headers(record.headers), origin.offset, record.timestamp)
+        value = None if NO_VALUE in headers else record.value
+        sent = _Sent(value, sent_headers(record.headers), origin.offset, record.timestamp)
         decoded = decode_record(sent, origin.place, self._at.names)
         if isinstance(decoded, Undecodable):
             raise BrokerError(f"{position} cannot be replayed, since it is no message: {decoded.reason}")

@@ -180,6 +180,14 @@ def test_a_dead_letter_keeps_bytes_and_headers_and_says_why_and_whence() -> None
     assert readable_headers(letter.headers)["headrace-reason"] == "unreadable"
 
 
+def test_a_dead_letter_tells_a_record_without_value_from_an_empty_one() -> None:
+    for value, marked in ((None, True), (b"", False)):
+        letter = dead_letter_record(Stored(value=value), POSITION, "why", NAMES)
+        assert letter.value == b""
+        assert ("headrace-no-value" in dict(letter.headers)) == marked
+        assert not own_headers(letter.headers)
+
+
 def test_lines_carry_identity_and_travelling_headers_and_chunks_say_that_they_are_chunks() -> None:
     message = Message(b"x", tenant="acme", reply_to="test.reply.mine", headers={"traceparent": "00"})
     ref = RequestRef("r", "acme")
