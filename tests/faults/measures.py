@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import quantiles
 
-from tests.faults.checker.record import Shown, Transcript
+from tests.faults.checker.record import RunRecord, Shown, Transcript
 from tests.faults.stack import pid_of
 
 
@@ -56,14 +56,48 @@ def percentile_95(values: Sequence[float]) -> float:
     return quantiles(values, n=20)[-1]
 
 
-def summary(found: Sequence[Interruption]) -> str:
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one run, or of several together."""
+
+    requests: int = 0
+    streams: int = 0
+    kills: int = 0
+    restarted: int = 0
+    interrupted: tuple[Interruption, ...] = ()
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(
+            self.requests + other.requests,
+            self.streams + other.streams,
+            self.kills + other.kills,
+            self.restarted + other.restarted,
+            self.interrupted + other.interrupted,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.requests} requests, each ended once; {self.streams} streams, each shown as its log says; "
+            f"{self.kills} kills; {_told(self.interrupted)}"
+            + (f"; {self.restarted} began anew" if self.restarted else "")
+        )
+
+
+def figures(record: RunRecord, kills: Sequence[tuple[float, int]], step_s: float) -> Figures:
+    restarted = sum(
+        any(event.kind == "restarted" for event in transcript.shown) for transcript in record.transcripts
+    )
+    found = interruptions(record.transcripts, kills, step_s)
+    return Figures(len(record.accepted), len(record.transcripts), len(kills), restarted, tuple(found))
+
+
+def _told(found: Sequence[Interruption]) -> str:
     if not found:
-        return "no answer was interrupted"
-    waits = [each.wait_s for each in found]
-    again = [each.again for each in found]
+        return "no consumer died in mid-answer"
+    waits, again = [each.wait_s for each in found], [each.again for each in found]
     kept = sum(each.kept for each in found) / len(found)
     return (
-        f"{len(found)} answers interrupted: next token after p95 {percentile_95(waits):.2f} s "
-        f"(longest {max(waits):.2f} s); {kept:.0f} tokens kept, and "
-        f"{sum(again) / len(again):.1f} (at most {max(again):.1f}) made again, on average and at most"
+        f"{len(found)} answers resumed behind a SIGKILL: next token after p95 {percentile_95(waits):.2f} s "
+        f"(longest {max(waits):.2f} s), {kept:.0f} tokens kept on average, "
+        f"{sum(again) / len(again):.1f} made again (at most {max(again):.1f})"
     )

@@ -15,6 +15,7 @@ from tests.faults.checker.record import Accepted, Rubbish, RunRecord, Shown, Tra
 
 ANSWER = "one two three "
 WORDS = ("one ", "two ", "three ")
+REPLY = "reply.mine"
 
 
 class Field(Protocol):
@@ -25,7 +26,7 @@ class Field(Protocol):
 
     def log(self, request_id: str, *events: bytes) -> None: ...
 
-    def line(self, request_id: str, body: Mapping[str, object]) -> None: ...
+    def line(self, request_id: str, body: Mapping[str, object], topic: str = "results") -> None: ...
 
     def letter(self, headers: Mapping[str, str], body: bytes) -> None: ...
 
@@ -57,6 +58,12 @@ def answer_body(custom_id: str, text: str = ANSWER, tokens: int | None = None) -
     return {"custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
+def chunk_body(custom_id: str, epoch: int, seq: int, offset: int, text: str) -> dict[str, object]:
+    """A part of a streamed answer."""
+    place = {"custom_id": custom_id, "epoch": epoch, "seq": seq, "offset": offset}
+    return {"object": "text_completion", "choices": [{"text": text, "finish_reason": None}], **place}
+
+
 def failure_body(custom_id: str, code: str) -> dict[str, object]:
     return {"custom_id": custom_id, "response": None, "error": {"code": code, "message": "because"}}
 
@@ -67,8 +74,9 @@ def shown(epoch: int, seq: int, text: str) -> Shown:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Three requests: `whole` was taken over in the middle, `dead` is poison, `cut` was cancelled; and a
-    message that is none. `sound` plants all of them as they should be."""
+    """Four requests: `whole` was taken over in the middle, `dead` is poison, `cut` was cancelled, `told` was
+    streamed on a reply topic by two owners; and a message that is none. `sound` plants all of them as they
+    should be."""
 
     field: Field
 
@@ -76,12 +84,14 @@ class Plot:
         self.whole()
         self.dead()
         self.cut()
+        self.told()
         self.field.letter({"reason": "no JSON", "origin": "somewhere/1"}, b"rubbish")
         return RunRecord(
             accepted=[
                 Accepted("whole", ANSWER, custom_id="w"),
                 Accepted("dead", ANSWER, ("poison",), custom_id="d", body=b"poison"),
                 Accepted("cut", ANSWER, ("cancelled", "length"), custom_id="c"),
+                Accepted("told", ANSWER, custom_id="t", topic=f"{self.field.prefix}.{REPLY}", streamed=True),
             ],
             rubbish=[Rubbish(b"rubbish", "JSON")],
             transcripts=[Transcript("whole", WHOLE)],
@@ -104,7 +114,27 @@ class Plot:
         self.field.line("cut", failure_body("c", "cancelled"))
         self.field.lease("cut", settled=True)
 
+    def told(self) -> None:
+        """The first owner says a word that its log does not hold, and repeats itself, late."""
+        events = [started(1), delta(1, 0, WORDS[0]), started(2, 4), delta(1, 1, WORDS[1])]
+        self.field.log("told", *events, delta(2, 1, WORDS[1]), delta(2, 2, WORDS[2]), finished(2))
+        for epoch, seq, offset, text in CHUNKS:
+            self.chunk(epoch, seq, offset, text)
+        self.field.line("told", answer_body("t"), REPLY)
+        self.field.lease("told", settled=True)
 
+    def chunk(self, epoch: int, seq: int, offset: int, text: str, topic: str = REPLY) -> None:
+        self.field.line("told", chunk_body("t", epoch, seq, offset, text), topic)
+
+
+CHUNKS = (
+    (1, 0, 0, WORDS[0]),
+    (1, 1, 4, WORDS[1]),
+    (2, 1, 4, WORDS[1]),
+    (1, 1, 4, WORDS[1]),
+    (2, 1, 4, WORDS[1]),
+    (2, 2, 8, WORDS[2]),
+)
 WHOLE = (
     Shown("started", 1),
     shown(1, 0, WORDS[0]),

@@ -11,9 +11,9 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from tests.faults.checker.kafka_source import patiently
-from tests.faults.planting import line_bytes
+from tests.faults.planting import REPLY, line_bytes
 
-TOPICS = ("requests.batch", "events.batch", "results", "dlq")
+TOPICS = ("requests.batch", "events.batch", "results", "dlq", REPLY)
 
 
 class KafkaField:
@@ -40,8 +40,8 @@ class KafkaField:
         """Of the whole partition: it has no key."""
         self._send("events.batch", None, event)
 
-    def line(self, request_id: str, body: Mapping[str, object]) -> None:
-        self._send("results", request_id, line_bytes(body), {"request-id": request_id})
+    def line(self, request_id: str, body: Mapping[str, object], topic: str = "results") -> None:
+        self._send(topic, request_id, line_bytes(body), {"request-id": request_id})
 
     def letter(self, headers: Mapping[str, str], body: bytes) -> None:
         internal = {"reason": "headrace-reason", "origin": "headrace-origin"}

@@ -27,9 +27,9 @@ class RedisField:
         index: Mapping[Any, Any] = {"state": "ended", "epoch": "2"}
         self.redis.hset(f"{self.prefix}.request::{request_id}", mapping=dict(index))
 
-    def line(self, request_id: str, body: Mapping[str, object]) -> None:
+    def line(self, request_id: str, body: Mapping[str, object], topic: str = "results") -> None:
         fields: dict[Any, Any] = {"body": line_bytes(body), "request-id": request_id}
-        self.redis.xadd(f"{self.prefix}.results", fields)
+        self.redis.xadd(f"{self.prefix}.{topic}", fields)
 
     def letter(self, headers: Mapping[str, str], body: bytes) -> None:
         fields: dict[Any, Any] = {**headers, "body": body}

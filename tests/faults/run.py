@@ -126,7 +126,8 @@ class Run:
         named: bool = True,
         ends: tuple[str, ...] = COMPLETE,
         request_id: str | None = None,
-        **headers: str,
+        reply_to: str = "",
+        stream: bool = False,
     ) -> Accepted:
         """A line from a client that knows nothing of us. One whose fate is unknown is sent again if it has a
         name, which is what names are for."""
@@ -134,16 +135,21 @@ class Run:
         number = self._made
         custom_id = f"line-{number}"
         body = completion_line(custom_id, custom_id, tokens, number)
-        name = request_id or (f"named-{number}" if named or self.breaks else None)
-        fields = {**headers, **({"request-id": name} if name else {})}
-        position = await publish(self.raw, lane, body, fields)
+        name = request_id or (f"named-{number}" if named or self.breaks else "")
+        fields = {"request-id": name, "reply-to": reply_to, "stream": "true" if stream else ""}
+        headers = {field: value for field, value in fields.items() if value}
+        position = await publish(self.raw, lane, body, headers)
         while position is None:
             assert name, "the broker went away in a scenario where it should not"
             await asyncio.sleep(0.1)
-            position = await publish(self.raw, lane, body, fields)
-        answer = expected_text(custom_id, tokens, number)
-        topic = headers.get("reply-to", "")
-        accepted = Accepted(name or position, answer, ends, custom_id, lane=lane, body=body, topic=topic)
+            position = await publish(self.raw, lane, body, headers)
+        accepted = Accepted(
+            *(name or position, expected_text(custom_id, tokens, number), ends, custom_id),
+            lane=lane,
+            body=body,
+            topic=reply_to,
+            streamed=stream and bool(reply_to),
+        )
         self.record.accepted.append(accepted)
         return accepted
 

@@ -16,10 +16,13 @@ from tests.faults.checker.judge import Rule
 from tests.faults.checker.record import Accepted, RunRecord, Shown, Transcript, read_record, write_record
 from tests.faults.planting import (
     ANSWER,
+    REPLY,
     WHOLE,
+    WORDS,
     Field,
     Plot,
     answer_body,
+    chunk_body,
     delta,
     failed,
     failure_body,
@@ -157,6 +160,40 @@ def invent_a_line(plot: Plot, record: RunRecord) -> None:
     plot.field.line("nobody's", answer_body("n"))
 
 
+def lose_a_chunk(plot: Plot, record: RunRecord) -> None:
+    """The newest epoch goes on behind a gap."""
+    plot.chunk(3, 3, 99, "four ")
+
+
+def stitch_chunks(plot: Plot, record: RunRecord) -> None:
+    """A later owner takes up where its own text ends, not where its reader's does."""
+    plot.chunk(3, 3, 4, WORDS[2])
+
+
+def cut_the_last_chunk(plot: Plot, record: RunRecord) -> None:
+    plot.chunk(3, 3, 8, "thr")
+
+
+def send_a_chunk_elsewhere(plot: Plot, record: RunRecord) -> None:
+    plot.chunk(3, 3, 14, "", "results")
+
+
+def send_a_line_to_all(plot: Plot, record: RunRecord) -> None:
+    plot.field.log("more", started(1), delta(1, 0, ANSWER), finished(1))
+    plot.field.line("more", answer_body("m"))
+    record.accepted.append(Accepted("more", ANSWER, custom_id="m", topic=f"{plot.field.prefix}.{REPLY}"))
+
+
+def stream_nothing(plot: Plot, record: RunRecord) -> None:
+    plot.field.log("more", started(1), delta(1, 0, ANSWER), finished(1))
+    plot.field.line("more", answer_body("m"))
+    record.accepted.append(Accepted("more", ANSWER, custom_id="m", streamed=True))
+
+
+def stream_unasked(plot: Plot, record: RunRecord) -> None:
+    plot.field.line("whole", chunk_body("w", 1, 0, 0, WORDS[0]))
+
+
 def write_unannounced(plot: Plot, record: RunRecord) -> None:
     plot.field.log("more", started(1), delta(2, 0, ANSWER), finished(2))
     plot.field.line("more", answer_body("m"))
@@ -186,6 +223,13 @@ FAULTS: list[tuple[Spoil, set[Rule]]] = [
     (lose_rubbish, {Rule.LETTER}),
     (invent_a_request, {Rule.STRANGER}),
     (invent_a_line, {Rule.STRANGER}),
+    (lose_a_chunk, {Rule.CHUNKS}),
+    (stitch_chunks, {Rule.CHUNKS}),
+    (cut_the_last_chunk, {Rule.CHUNKS}),
+    (send_a_chunk_elsewhere, {Rule.CHUNKS}),
+    (send_a_line_to_all, {Rule.WRONG_LINE}),
+    (stream_nothing, {Rule.CHUNKS}),
+    (stream_unasked, {Rule.CHUNKS}),
     (write_unannounced, {Rule.BROKEN}),
     (write_no_event, {Rule.BROKEN}),
 ]

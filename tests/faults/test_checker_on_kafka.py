@@ -37,6 +37,8 @@ ON_KAFKA = {
     "keep_a_lease",
     "double_a_letter",
     "invent_a_line",
+    "lose_a_chunk",
+    "stitch_chunks",
 }
 CHOSEN = [(spoil, rules - {Rule.BROKEN}) for spoil, rules in FAULTS if spoil.__name__ in ON_KAFKA]
 

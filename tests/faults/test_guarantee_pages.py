@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.scenarios import SCENARIOS, THREE_NODES
+from tests.faults.scenarios.table import SCENARIOS, THREE_NODES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs/guarantees").glob("*.md") if path.name != "README.md")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.brokers import Valkey
 from tests.faults.harness import run_scenario
-from tests.faults.scenarios import Scenario, everything_killed
+from tests.faults.scenarios.table import EVERYTHING_KILLED
 
 ROUNDS = 4  # of 6 kills each
 
@@ -16,5 +16,4 @@ ROUNDS = 4  # of 6 kills each
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_dozens_of_kills_lose_nothing_and_show_nothing_twice(redis_server: Valkey, tmp_path: Path) -> None:
-    scenario = Scenario("everything_killed", everything_killed)
-    print(asyncio.run(run_scenario(scenario, redis_server, tmp_path, secrets.randbits(32), ROUNDS)))
+    print(asyncio.run(run_scenario(EVERYTHING_KILLED, redis_server, tmp_path, secrets.randbits(32), ROUNDS)))

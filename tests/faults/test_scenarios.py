@@ -10,7 +10,8 @@ import pytest
 
 from tests.faults.brokers import Kafka, Kind, Valkey
 from tests.faults.harness import run_scenario
-from tests.faults.scenarios import SCENARIOS, THREE_NODES, Scenario
+from tests.faults.scenarios.scenario import Scenario
+from tests.faults.scenarios.table import SCENARIOS, THREE_NODES
 
 SELECTED = [(scenario, kind) for scenario in SCENARIOS for kind in scenario.selected]
 

@@ -25,6 +25,7 @@ class Rule(enum.Enum):
     OTHER_TEXT = "the text is not the answer, or a beginning of it: stitched, or with a gap"
     WRONG_COUNT = "counts do not add up"
     SHOWN = "a reader was shown what no reader may see"
+    CHUNKS = "the chunks of a streamed reply do not add up to its answer"
     LEASE = "a delivery is left that nobody will settle"
     LETTER = "a dead letter is missing, doubled, or without a reason"
     STRANGER = "there is something of a request that nobody has published"
@@ -52,9 +53,9 @@ class _Case:
         self._accepted = {Key(item.tenant, item.request_id): item for item in record.accepted}
         self._readings = {key: read_log(events) for key, events in evidence.logs.items()}
         self._ends: dict[Key, list[Line]] = defaultdict(list)
+        self._chunks: dict[Key, list[Line]] = defaultdict(list)
         for line in evidence.lines:
-            if line.chunk is None:
-                self._ends[line.key].append(line)
+            (self._ends if line.chunk is None else self._chunks)[line.key].append(line)
         self._dead, self._refused = self._sort_letters()
 
     def violations(self) -> Iterator[Violation]:
@@ -86,7 +87,7 @@ class _Case:
             )
         for line in lines:
             yield from _judge_line(about, accepted, reading, line)
-        yield from self._judge_chunks(key)
+        yield from _judge_chunks(about, accepted, reading, self._chunks.get(key, []))
 
     def _judge_log(self, about: str, accepted: Accepted, reading: Reading) -> Iterator[Violation]:
         end = reading.end
@@ -106,20 +107,6 @@ class _Case:
             yield Violation(Rule.BROKEN, about, f"delta {event.seq} of epoch {event.epoch}, never announced")
         for event in reading.wrong_kept:
             yield Violation(Rule.BROKEN, about, f"a start keeps {event.kept} tokens, others stand there")
-
-    def _judge_chunks(self, key: Key) -> Iterator[Violation]:
-        """As a reader of a streamed reply puts it together: what is not newer does not count."""
-        text, newest, chunks = "", (0, -1), [line.chunk for line in self._evidence.lines if line.key == key]
-        for chunk in chunks:
-            if chunk is None or (chunk.epoch, chunk.seq) <= newest:
-                continue
-            newest = chunk.epoch, chunk.seq
-            if chunk.offset > len(text):
-                yield Violation(Rule.SHOWN, key.request_id, f"chunks leave a gap before {chunk.offset}")
-            text = text[: chunk.offset] + chunk.content
-        reading = self._readings.get(key)
-        if any(chunks) and reading is not None and text != reading.text:
-            yield Violation(Rule.SHOWN, key.request_id, "chunks: " + _difference(text, reading.text))
 
     # --------------------------------------------------------------------------------- the whole
 
@@ -174,8 +161,8 @@ class _Case:
             return
         for key in self._readings.keys() - self._accepted.keys():
             yield Violation(Rule.STRANGER, key.request_id, "a log")
-        for key in self._ends.keys() - self._accepted.keys():
-            yield Violation(Rule.STRANGER, key.request_id, "a result line")
+        for key in (self._ends.keys() | self._chunks.keys()) - self._accepted.keys():
+            yield Violation(Rule.STRANGER, key.request_id, "a result line, or a chunk")
 
     def _judge_counts(self) -> Iterator[Violation]:
         """Accepted = finished + failed + dead, by three ways of counting: logs, lines, and letters."""
@@ -191,7 +178,7 @@ class _Case:
 
 def _judge_line(about: str, accepted: Accepted, reading: Reading, line: Line) -> Iterator[Violation]:
     wrong = []
-    if line.topic not in (accepted.topic, ""):
+    if line.topic != accepted.topic:
         wrong.append(f"it stands in {line.topic!r}, {accepted.topic!r} was due")
     if line.custom_id != accepted.custom_id:
         wrong.append(f"custom_id {line.custom_id!r}, {accepted.custom_id!r} was sent")
@@ -203,6 +190,29 @@ def _judge_line(about: str, accepted: Accepted, reading: Reading, line: Line) ->
     if tokens is not None and tokens != len(reading.token_ids):
         wrong.append(f"it counts {tokens} tokens, the log holds {len(reading.token_ids)}")
     yield from (Violation(Rule.WRONG_LINE, about, sentence) for sentence in wrong)
+
+
+def _judge_chunks(
+    about: str, accepted: Accepted, reading: Reading, lines: Sequence[Line]
+) -> Iterator[Violation]:
+    """As a reader of a streamed reply puts it together: what is not newer does not count."""
+    if lines and not accepted.streamed:
+        yield Violation(Rule.CHUNKS, about, f"{len(lines)} chunks, and it asked for none")
+    for topic in {line.topic for line in lines} - {accepted.topic}:
+        yield Violation(Rule.CHUNKS, about, f"chunks stand in {topic!r}, {accepted.topic!r} was due")
+    text, newest = "", (0, -1)
+    for chunk in (line.chunk for line in lines):
+        if chunk is None or (chunk.epoch, chunk.seq) <= newest:
+            continue
+        newest = chunk.epoch, chunk.seq
+        if chunk.offset > len(text):
+            yield Violation(Rule.CHUNKS, about, f"they leave a gap before character {chunk.offset}")
+        text = text[: chunk.offset] + chunk.content
+        if not accepted.answer.startswith(text):
+            yield Violation(Rule.CHUNKS, about, _difference(text, accepted.answer))
+    complete = reading.end is not None and reading.end.reason in COMPLETE
+    if accepted.streamed and complete and text != reading.text:
+        yield Violation(Rule.CHUNKS, about, _difference(text, reading.text))
 
 
 def _fits(text: str, answer: str, complete: bool) -> bool:

@@ -18,6 +18,7 @@ class Accepted(msgspec.Struct, frozen=True):
     of complete answers (`length`, `stop`) or codes of failures (`cancelled`, `expired`, `poison`, …).
     `certain` False: no answer came to the publish, so that it may stand on the queue or not. `body`: its
     bytes where the driver made them. `topic`: where its result line is due ('': the results of all).
+    `streamed`: with chunks of the answer before it.
     """
 
     request_id: str
@@ -29,6 +30,7 @@ class Accepted(msgspec.Struct, frozen=True):
     topic: str = ""
     certain: bool = True
     body: bytes | None = None
+    streamed: bool = False
 
 
 class Rubbish(msgspec.Struct, frozen=True):
