@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from benchmarks.queue_bench.figures import best
@@ -12,7 +14,7 @@ from benchmarks.queue_bench.ours import NO_OP, OurContestant, connected, service
 from benchmarks.queue_bench.peer_list import PEERS, Peer
 from benchmarks.queue_bench.peer_run import environment, running_peer, versions
 from benchmarks.queue_bench.report import CannotRun, Row, Target, missing
-from benchmarks.queue_bench.servers import running_server
+from benchmarks.queue_bench.servers import rabbitmq, running_server
 from benchmarks.queue_bench.settings import BenchSettings, BrokerKind
 
 NAME: Final = "noop"
@@ -65,14 +67,24 @@ def _peer(settings: BenchSettings, peer: Peer, speeds: dict[Peer, Speed]) -> Ite
         python = environment(peer, settings.cache)
         work = settings.folder(f"{NAME}-{peer.name}")
         with (
-            running_server("redis", work, settings.fsync) as server,
-            running_peer(peer, python, server.url, work) as contestant,
+            _server_of(peer, settings, work) as url,
+            running_peer(peer, python, url, work) as contestant,
         ):
             speeds[peer] = measure(contestant, _seconds(settings))
     except (CannotRun, TimeoutError) as error:
         yield missing(NAME, peer.name, error)
         return
     yield _row(versions(peer, python), speeds[peer], peer.how)
+
+
+@contextlib.contextmanager
+def _server_of(peer: Peer, settings: BenchSettings, work: Path) -> Iterator[str]:
+    if peer.server == "rabbitmq":
+        with rabbitmq(work) as url:
+            yield url
+    else:
+        with running_server("redis", work, settings.fsync) as server:
+            yield server.url
 
 
 def _row(what: str, speed: Speed, how: str) -> Row:

@@ -17,7 +17,7 @@ from typing import Protocol
 from benchmarks.queue_bench.figures import backlog_size
 
 _WARM_UP = 200
-_PILOT = 1000
+_PILOT = 400
 
 
 class Contestant(Protocol):

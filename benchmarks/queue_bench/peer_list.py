@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """`packages`: for its environment, `shown`: those whose versions are told. `leases`: what a dead worker
-    held comes back by itself, and is acknowledged only when it is done; `how` says in what way."""
+    held comes back by itself, and is acknowledged only when it is done; `how` says in what way. `bare`:
+    packages that are installed without what they ask for."""
 
     name: str
     packages: tuple[str, ...]
     shown: tuple[str, ...]
     leases: bool
     how: str
+    bare: tuple[str, ...] = ()
+    server: Literal["redis", "rabbitmq"] = "redis"
 
 
 PEERS = (
@@ -69,9 +73,11 @@ PEERS = (
     ),
     Peer(
         "llmq",
-        ("aio-pika", "pydantic"),
+        ("aio-pika", "httpx", "pydantic", "python-dotenv", "rich", "PyYAML"),
         ("llmq", "aio-pika"),
         leases=True,
-        how="RabbitMQ: unacknowledged messages come back with the connection's end",
+        how="RabbitMQ: what is not acknowledged comes back with the connection's end",
+        bare=("llmq",),  # it asks for vLLM, which its dummy worker does not use
+        server="rabbitmq",
     ),
 )

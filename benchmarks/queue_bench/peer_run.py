@@ -22,13 +22,15 @@ def environment(peer: Peer, cache: Path) -> Path:
     """The Python of the peer's own environment, built at the first use; raises CannotRun."""
     folder = cache / "peers" / peer.name
     python, done = folder / "bin" / "python", folder / ".complete"
-    wanted = " ".join(peer.packages)
+    wanted = " ".join((*peer.packages, *peer.bare))
     if done.exists() and done.read_text() == wanted:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     uv = _uv()
     _run(uv, "venv", "--quiet", "--python", sys.executable, str(folder))
     _run(uv, "pip", "install", "--quiet", "--python", str(python), *peer.packages)
+    if peer.bare:
+        _run(uv, "pip", "install", "--quiet", "--no-deps", "--python", str(python), *peer.bare)
     done.write_text(wanted)
     return python
 
@@ -78,8 +80,6 @@ class PeerContestant(Contestant):
 def running_peer(peer: Peer, python: Path, url: str, work: Path) -> Iterator[PeerContestant]:
     """Worker and driver of a peer, against the server at `url`."""
     script = _SCRIPTS / f"with_{peer.name}.py"
-    if not script.exists():
-        raise CannotRun("there is no script for it yet")
     worker_log, driver_log = work / "worker.log", work / "driver.log"
     with (
         running([python, script, "worker", url], worker_log, cwd=_SCRIPTS) as worker,

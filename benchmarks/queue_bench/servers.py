@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import redis
 
+from benchmarks.queue_bench.processes import last_words, running, wait_until
 from benchmarks.queue_bench.report import CannotRun
 from benchmarks.queue_bench.settings import BrokerKind, Fsync
+from headrace.broker.embedded.folder import LOOPBACK, free_port, port_is_free
 from headrace.broker.embedded.kafka import EmbeddedKafka
 from headrace.broker.embedded.valkey import EmbeddedValkey
 from headrace.broker.errors import BrokerError
@@ -43,6 +46,37 @@ def valkey(folder: Path, fsync: Fsync) -> Iterator[Server]:
             yield Server("redis", embedded.url, embedded.pid)
     except BrokerError as error:
         raise CannotRun(error) from error
+
+
+@contextlib.contextmanager
+def rabbitmq(folder: Path) -> Iterator[str]:
+    """Address of a RabbitMQ of our own; the program is the Debian package's, or what the shell finds."""
+    packaged = sorted(Path("/usr/lib/rabbitmq/lib").glob("*/sbin/rabbitmq-server"))
+    program = str(packaged[-1]) if packaged else shutil.which("rabbitmq-server")
+    names = shutil.which("epmd")
+    if program is None or names is None:
+        raise CannotRun("there is no RabbitMQ here: `apt-get install rabbitmq-server`")
+    port, inner, epmd = free_port(), free_port(), str(free_port())
+    env = {
+        "HOME": str(folder),
+        "ERL_EPMD_PORT": epmd,
+        "RABBITMQ_NODENAME": f"bench{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": LOOPBACK,
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(inner),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+        "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+    }
+    with (
+        running([names, "-port", epmd, "-address", LOOPBACK], folder / "epmd.log"),
+        running([program], folder / "rabbitmq.log", env=env) as process,
+    ):
+        wait_until(lambda: not port_is_free(port) or process.poll() is not None, "RabbitMQ came up")
+        if process.poll() is not None:
+            raise CannotRun(f"RabbitMQ did not come up: {last_words(folder / 'rabbitmq.log')}")
+        yield f"amqp://guest:guest@{LOOPBACK}:{port}/"
 
 
 @contextlib.contextmanager
