@@ -19,6 +19,7 @@ from headrace.consumer.fair_queue import Ticket
 from headrace.consumer.neighbours import Neighbours
 from headrace.consumer.serving import Serving
 from headrace.consumer.settings import ConsumerSettings
+from headrace.consumer.variety import Variety
 from headrace.consumer.waiting_room import WaitingRoom
 from headrace.consumer.window import Ask, Window, reserve_for
 
@@ -73,6 +74,7 @@ class Intake:
         self._changed = asyncio.Event()
         self._full = asyncio.Event()
         self._closed = False
+        self._variety = Variety(window.slots + window.room)
 
     @property
     def waiting(self) -> list[Serving]:
@@ -123,6 +125,7 @@ class Intake:
             waiting=len(self._waiting),
             waiting_bytes=self._room.size,
             room=self._neighbours.room,
+            alike=not self._variety.matters,
         )
 
     async def watch_backlog(self) -> None:
@@ -142,6 +145,7 @@ class Intake:
         ticket = serving.ticket()
         self._tickets[serving], self._waiting[ticket] = ticket, serving
         self._room.add(ticket, serving.lane)
+        self._variety.arrived(ticket, serving.lane, self._broker_clock.now_ms())
 
     def _admit(self) -> None:
         """Whoever is next, as long as there are slots."""

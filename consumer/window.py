@@ -14,8 +14,12 @@ shrinks:
 
     room ≤ (what waits in the queue) / (2 · consumers)
 
-This is factoring, a form of guided self-scheduling (Hummel, Schonberg, Flynn 1992): everybody takes a
-fraction of its share of the rest, so that all end at about the same time.
+Where nothing is gained by choosing (`variety`: all that comes is alike), the room is no larger than the
+margin: enough to fill freed slots without a round trip each, and a slow consumer keeps little that an idle
+one could run.
+
+The first bound is factoring, a form of guided self-scheduling (Hummel, Schonberg, Flynn 1992): everybody
+takes a fraction of its share of the rest, so that all end at about the same time.
 
 Interactive requests do not wait behind the others: when all is full, `reserve` of them are still pulled and
 given to the engine, which preempts what runs there.
@@ -33,6 +37,11 @@ CAUTION = 2  # a consumer takes this part of its share of the backlog at a time
 def slots_for(max_batch_size: int) -> int:
     """Slots for an engine that runs `max_batch_size` requests at once."""
     return max_batch_size + max(MARGIN_LEAST, -(-max_batch_size // MARGIN_SHARE))
+
+
+def room_of_alike(slots: int) -> int:
+    """How many may wait where the order does not matter."""
+    return max(MARGIN_LEAST, slots // MARGIN_SHARE)
 
 
 def reserve_for(slots: int) -> int:
@@ -67,10 +76,12 @@ class Window:
     reserve: int
     room_bytes: int
 
-    def ask(self, *, held: int, waiting: int, waiting_bytes: int, room: int) -> Ask:
-        """What to pull. `held`: deliveries that are waiting or served; `room`: how large it may be now. While
-        some wait it is filled by halves, not one by one: a pull is a round trip."""
-        room = min(self.room, room) if waiting_bytes < self.room_bytes else 0
+    def ask(self, *, held: int, waiting: int, waiting_bytes: int, room: int, alike: bool) -> Ask:
+        """What to pull. `held`: deliveries that are waiting or served; `room`: how large it may be now;
+        `alike`: there is nothing to choose. While some wait it is filled by halves, not one by one: a pull is
+        a round trip."""
+        largest = min(self.room, room_of_alike(self.slots)) if alike else self.room
+        room = min(largest, room) if waiting_bytes < self.room_bytes else 0
         shared = max(0, self.slots + room - held)
         if waiting and 2 * shared < room:
             shared = 0

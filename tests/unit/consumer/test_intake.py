@@ -75,21 +75,36 @@ async def test_a_small_backlog_is_left_to_the_peers() -> None:
 
 
 async def test_the_next_one_is_chosen_by_lane_deadline_and_tenant() -> None:
-    async with Rig(settings()) as rig:
+    async with Rig(settings(times=9)) as rig:
         await busy(rig, "first")
         rig.publish(
             delivery("many 1", lane=Lane.BATCH, tenant="many"),
+            delivery("few 1", lane=Lane.BATCH, tenant="few"),
             delivery("many 2", lane=Lane.BATCH, tenant="many"),
-            delivery("few", lane=Lane.BATCH, tenant="few"),
+            delivery("many 3", lane=Lane.BATCH, tenant="many"),
+            delivery("few 2", lane=Lane.BATCH, tenant="few"),
             delivery("later", deadline_ms=NOW_MS + 90_000),
             delivery("sooner", deadline_ms=NOW_MS + 60_000),
             delivery("interactive", lane=Lane.INTERACTIVE),
         )
-        await eventually(lambda: rig.worker.in_flight == 7)
-        for _ in range(7):
+        await eventually(lambda: rig.worker.in_flight == 9)
+        for _ in range(9):
             await finish(rig)
         await rig.idle()
-        await started(rig, "first", "interactive", "sooner", "later", "many 1", "few", "many 2")
+        order = ("many 1", "few 1", "many 2", "few 2", "many 3")
+        await started(rig, "first", "interactive", "sooner", "later", *order)
+
+
+async def test_of_what_is_all_alike_little_is_held() -> None:
+    async with Rig(settings()) as rig:
+        await busy(rig, "first")
+        rig.publish(*(delivery(f"r{n}") for n in range(6)))
+        await eventually(lambda: rig.worker.in_flight == 3)
+        await asyncio.sleep(0.01)
+        assert len(rig.session.queue) == 4
+        rig.session.queue[0] = delivery("other", tenant="other")
+        await finish(rig)
+        await eventually(lambda: not rig.session.queue, "a room for all, now that there is a choice")
 
 
 async def test_an_interactive_request_gets_in_though_all_slots_are_taken_and_a_batch_one_does_not() -> None:

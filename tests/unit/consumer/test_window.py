@@ -11,8 +11,8 @@ from headrace.consumer.window import Ask, Window, fair_room, reserve_for, slots_
 WINDOW = Window(slots=8, room=24, reserve=2, room_bytes=1000)
 
 
-def ask(held: int, *, waiting: int = 0, waiting_bytes: int = 0, room: int = 24) -> Ask:
-    return WINDOW.ask(held=held, waiting=waiting, waiting_bytes=waiting_bytes, room=room)
+def ask(held: int, *, waiting: int = 0, waiting_bytes: int = 0, room: int = 24, alike: bool = False) -> Ask:
+    return WINDOW.ask(held=held, waiting=waiting, waiting_bytes=waiting_bytes, room=room, alike=alike)
 
 
 @pytest.mark.parametrize(("batch", "slots"), [(1, 3), (4, 6), (8, 10), (16, 20), (256, 320)])
@@ -35,6 +35,13 @@ def test_the_room_is_filled_by_halves() -> None:
     assert ask(8 + 13, waiting=13).shared == 0
     assert ask(8 + 12, waiting=12).shared == 12
     assert ask(7).shared == 25
+
+
+def test_where_all_is_alike_the_room_is_no_larger_than_the_margin() -> None:
+    assert ask(0, alike=True).shared == 8 + 2
+    assert ask(8 + 2, waiting=2, alike=True).shared == 0
+    assert ask(8 + 1, waiting=1, alike=True).shared == 1
+    assert ask(0, room=1, alike=True).shared == 8 + 1, "near the end it shrinks as any room"
 
 
 def test_a_room_full_of_large_bodies_takes_no_more() -> None:
