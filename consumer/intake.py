@@ -26,6 +26,7 @@ from headrace.consumer.window import Ask, Window, reserve_for
 log = logging.getLogger(__name__)
 
 PULL_WAIT_MS = 500
+FULL_WAIT_MS = 50
 LOOK_S = 1.0
 
 
@@ -48,8 +49,9 @@ def room_of(settings: ConsumerSettings) -> WaitingRoom:
 
 
 class Intake:
-    """`poll_s`: how often it looks for interactive work while everything is full (one cannot wait for it: a
-    pull that waits could not be told that a slot is free). `clock`: monotonic seconds."""
+    """While everything is full, only interactive work is pulled. A pull that waits for it cannot be told that
+    a slot became free, so it waits no longer than none did, and for `FULL_WAIT_MS` at most. While slots come
+    and go faster than `poll_s`, it looks that often, and does not wait. `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -74,6 +76,7 @@ class Intake:
         self._changed = asyncio.Event()
         self._full = asyncio.Event()
         self._closed = False
+        self._left_at = clock()  # the last one
         self._variety = Variety(window.slots + window.room)
 
     @property
@@ -88,7 +91,7 @@ class Intake:
         while (ask := await self._worth_asking()) is not None:
             try:
                 deliveries = await self._session.pull(
-                    ask.limit, PULL_WAIT_MS if ask.shared else 0, reserved=ask.reserved
+                    ask.limit, self._patience_ms(ask), reserved=ask.reserved
                 )
             except BrokerUnavailable as error:
                 log.warning("pulling failed, will be repeated: %s", error)
@@ -110,7 +113,7 @@ class Intake:
         poll_at = self._clock() + self._poll_s
         while not self._closed:
             ask = self._ask()
-            wait_s = max(0.0, poll_at - self._clock())
+            wait_s = max(0.0, min(poll_at, self._left_at + self._poll_s) - self._clock())
             if ask.shared or (ask.reserved and not wait_s):
                 return ask
             self._changed.clear()
@@ -118,6 +121,11 @@ class Intake:
                 async with asyncio.timeout(wait_s if ask.reserved else None):
                     await self._changed.wait()
         return None
+
+    def _patience_ms(self, ask: Ask) -> int:
+        if ask.shared:
+            return PULL_WAIT_MS
+        return min(FULL_WAIT_MS, int((self._clock() - self._left_at) * 1000))
 
     def _ask(self) -> Ask:
         return self._window.ask(
@@ -159,6 +167,7 @@ class Intake:
 
     def left(self, serving: Serving) -> None:
         """It was settled, or lost: its place is free."""
+        self._left_at = self._clock()
         ticket = self._tickets.pop(serving, None)
         if ticket is None:
             return

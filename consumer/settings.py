@@ -46,7 +46,7 @@ class WatchdogSettings(BaseModel):
 class WindowSettings(BaseModel):
     """How much a consumer holds, see `window`. `times`: of its slots, running and waiting; `max_bytes`: of
     the bodies that wait. `interactive_reserve`: interactive requests beyond all that (None: a quarter of the
-    slots); `interactive_poll_s`: how often it looks for them while everything is full."""
+    slots); `interactive_poll_s`: how often it looks for them while all is full and slots come and go."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

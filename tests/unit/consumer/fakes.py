@@ -113,6 +113,7 @@ class FakeSession:
         self.appends: list[list[Append]] = []
         self.pulls: list[int] = []
         self.reserves: list[int] = []
+        self.waits: list[int] = []
         self.announced: list[Serves] = []
         self.heartbeats = 0
         self.faults: dict[str, Fault] = {}
@@ -161,6 +162,7 @@ class FakeSession:
         """First in, first out, but for what is reserved."""
         self.pulls.append(limit)
         self.reserves.append(reserved)
+        self.waits.append(wait_ms)
         await self._meet("pull", lambda: None)
         if not self.queue:
             await asyncio.sleep(min(wait_ms, 2) / 1000)

@@ -11,6 +11,7 @@ from headrace.broker.contract import Done, LaneStats, OpenOutcome, Release
 from headrace.broker.events import Delta, Failed, Finished, Started
 from headrace.broker.message import Lane
 from headrace.broker.queue_policy import QueuePolicy
+from headrace.consumer.intake import FULL_WAIT_MS, PULL_WAIT_MS
 from headrace.consumer.settings import ConsumerSettings
 from tests.unit.consumer.fakes import FINGERPRINT, NOW_MS, Rig, delivery, eventually, settings_for_tests
 
@@ -129,6 +130,17 @@ async def test_without_a_backlog_an_interactive_request_is_still_pulled_when_all
         rig.publish(delivery("now", lane=Lane.INTERACTIVE))
         await rig.engine.get(2)
         assert [one.ref.request_id for one in rig.session.queue] == ["second"]
+
+
+async def test_while_no_slot_becomes_free_the_pull_itself_waits_for_interactive_work() -> None:
+    async with Rig(settings(slots=2, reserve=1)) as rig:
+        rig.publish(delivery("first"), delivery("second"), delivery("third"))
+        await rig.engine.get(2)
+        await eventually(lambda: rig.session.waits[-1] == FULL_WAIT_MS, "a pull that waits")
+        count = len(rig.session.waits)
+        await finish(rig)
+        await eventually(lambda: 0 <= min(rig.session.waits[count:]) < FULL_WAIT_MS, "one that does not")
+        assert max(rig.session.waits[count:]) == PULL_WAIT_MS, "there was a slot"
 
 
 async def test_large_bodies_fill_the_room() -> None:
