@@ -178,6 +178,16 @@ def test_the_first_token_after_a_death_goes_at_once_and_clears_the_request() -> 
     assert outbox.due_at(RULES, urgent=False) == 7.0
 
 
+def test_tokens_of_the_dead_engine_do_not_count_as_the_first_ones_of_the_next() -> None:
+    outbox = running()
+    outbox.add([2], "b", 5.0)
+    outbox.restate(deaths=1, lone_deaths=0, alone=False)
+    assert [type(event) for event in outbox.take()] == [Delta, Started]
+    outbox.acknowledged()
+    outbox.add([3], "c", 6.0)
+    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+
+
 def test_a_statement_of_unknown_fate_is_told_by_what_it_states() -> None:
     log: list[Event] = [started(1), Delta(1, 0, (1,), "a")]
     for lands in (True, False):
