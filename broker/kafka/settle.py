@@ -37,6 +37,7 @@ from headrace.broker.kafka.owner_thread import Membership
 logger = logging.getLogger(__name__)
 
 TRANSACTION_MS = 20_000  # a dead owner's open transaction ends by itself after that
+ANSWER_S = 8.0  # longer than a leader takes to move; the client by itself would wait for ever
 _MOST_ITEMS = 2_000  # in one transaction
 _REJOIN_S = 0.01
 _PATIENCE_S = 15.0  # after that a caller hears that the fate of its settlement is unknown
@@ -94,7 +95,8 @@ class Untakeable(Exception):
 class Transactions:
     """The transactional producer; each method blocks, and runs on one thread."""
 
-    def __init__(self, options: Mapping[str, Any], transactional_id: str) -> None:
+    def __init__(self, options: Mapping[str, Any], transactional_id: str, answer_s: float = ANSWER_S) -> None:
+        self._answer_s = answer_s
         self._options = {
             **options,
             "transactional_id": transactional_id,
@@ -126,7 +128,7 @@ class Transactions:
         try:
             for record in records:
                 _send(producer, record)
-            producer.send_offsets_to_transaction(dict(offsets), membership)
+            self._answered(producer, lambda manager: manager.send_offsets_to_transaction(offsets, membership))
         except (ke.CommitFailedError, ke.FencedInstanceIdError, Untakeable) as error:
             self._abort()
             if isinstance(error, ke.CommitFailedError):
@@ -137,12 +139,20 @@ class Transactions:
             self.discard()
             return Outcome.ANEW
         try:
-            producer.commit_transaction()
+            self._answered(producer, lambda manager: manager.begin_commit())
         except (ke.KafkaError, OSError) as error:
             logger.debug("the end of a transaction failed: %r", error)
             self.discard()
             return Outcome.UNKNOWN
         return Outcome.COMMITTED
+
+    def _answered(self, producer: KafkaProducer, ask: Callable[[Any], Any]) -> None:
+        """One step of a transaction, as the producer's method of that name does it, but for a limit: a client
+        that looks for a coordinator on nodes that come and go may never find an answer."""
+        answer = ask(producer._transaction_manager)
+        producer._sender.wakeup()
+        if not answer.wait(timeout_ms=self._answer_s * 1000):
+            raise ke.KafkaTimeoutError(f"no answer from the coordinator for {self._answer_s:g} s")
 
     def discard(self) -> None:
         """The next call makes a new producer."""
@@ -153,7 +163,7 @@ class Transactions:
     def _abort(self) -> None:
         assert self._producer is not None
         try:
-            self._producer.abort_transaction()
+            self._answered(self._producer, lambda manager: manager.begin_abort())
         except (ke.KafkaError, OSError):
             self.discard()
 
