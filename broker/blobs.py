@@ -20,7 +20,6 @@ sweep is just dropping it: sweep only what is well above the age at which the sa
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import secrets
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from headrace.broker.blocking_calls import BlockingCalls
 from headrace.broker.errors import BrokerError
 from headrace.broker.message import Claim, Message
 
@@ -38,6 +38,7 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 THRESHOLD: Final = 256 * KIB
 LIMIT: Final = 64 * MIB
+CALLS_AT_A_TIME: Final = 16
 
 T = TypeVar("T")
 _HASH_BYTES: Final = 32
@@ -72,7 +73,8 @@ class BlobStore:
     Bodies above `threshold` bytes are to be checked in; none above `limit` is taken or fetched. A call that
     takes longer than `patience_s` seconds counts as no answer.
 
-    File systems block, so all calls run in threads. Raises BlobError for an URL that cannot be used.
+    File systems block, so all calls run in threads (`blocking_calls`). Raises BlobError for an URL that
+    cannot be used.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class BlobStore:
         self.threshold = threshold
         self.limit = limit
         self._patience_s = patience_s
+        self._calls = BlockingCalls("blob store", at_most=CALLS_AT_A_TIME, patience_s=patience_s)
         self._shown = _without_password(url)
         self._files, self._root = _open(url, self._shown, options or {})
         self._is_local = "file" in _protocols(self._files)
@@ -112,11 +115,10 @@ class BlobStore:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         try:
-            async with asyncio.timeout(self._patience_s):
-                return await asyncio.to_thread(work)
+            return await self._calls.run(work)
         except BlobError:
             raise
-        except TimeoutError as error:  # the thread may hang on; nobody waits for it
+        except TimeoutError as error:
             message = f"the blob store {self._shown} did not answer within {self._patience_s:g} s"
             raise BlobUnreachable(message) from error
         except Exception as error:  # each file system has exceptions of its own; all say the same to us
