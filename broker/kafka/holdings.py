@@ -168,10 +168,8 @@ class Holdings:
         wanted = self._restoring_now()
         requests = [(self._requests[p.topic], p.partition) for p in partitions if p.topic in self._requests]
         delayed = [p for p in partitions if p.topic in self._delayed]
-        commits, tenures, _ = await asyncio.gather(
-            self._restorer.delays(delayed, member),
-            self._restorer.restore(requests, member),
-            self._parts.before_work(),
+        (tenures, commits), _ = await asyncio.gather(
+            self._restorer.restore(requests, delayed, member), self._parts.before_work()
         )
         for tenure in tenures:
             if tenure.partition in wanted:

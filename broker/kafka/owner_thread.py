@@ -42,7 +42,7 @@ Membership: TypeAlias = Any  # kafka-python's ConsumerGroupMetadata
 Records: TypeAlias = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 _POLL_MS = 20
-_REBALANCE_MS = 250
+_REBALANCE_MS = 50
 _METADATA_S = 2.0
 _MOST_RECORDS = 500  # in one poll
 _PAUSE_S = 0.1  # after a failure
@@ -134,6 +134,9 @@ class OwnerThread:
         try:
             while not self._stopped.is_set():
                 self._be_a_member()
+                if not self._stopped.is_set():
+                    why = "it was thrown out" if self._lease_runs() else "it showed no sign of life for a lease"
+                    logger.warning("the consumer is no member of its group any more: %s", why)
                 self._membership = None
                 tell(self._loop, self._events.lost)
                 self._await_sign()

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_STABLE_S = 0.5  # then the open transaction is taken for a dead owner's
+_STABLE_MS = 500  # then the open transaction is taken for a dead owner's
 _AGAIN_S = 0.02
 _POLL_MS = 50
 _READ_S = 30.0
@@ -121,15 +121,13 @@ class GroupReader:
 def _stable(
     consumer: KafkaConsumer, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndMetadata] | None:
-    deadline, found = time.monotonic() + _STABLE_S, {}
-    for partition in partitions:
-        left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-        try:
-            committed = consumer.committed(partition, metadata=True, timeout_ms=left_ms)
-        except ke.KafkaTimeoutError:
-            return None
-        if committed is not None:
-            found[partition] = committed
+    """All in one request; the public `committed` makes one for each partition."""
+    try:
+        found: dict[TopicPartition, OffsetAndMetadata] = consumer._coordinator.fetch_committed_offsets(
+            list(partitions), timeout_ms=_STABLE_MS
+        )
+    except ke.KafkaTimeoutError:
+        return None
     return found
 
 
@@ -172,9 +170,9 @@ class _Taking:
 
     topics: LaneTopics
     number: int
-    committed: Committed
-    ends: Bounds
-    log_start: int
+    committed: Committed = Committed()
+    end: int = 0
+    log_start: int = 0
     fence: int = -1
 
     @property
@@ -200,14 +198,23 @@ class Restorer:
         self._reader, self._publisher, self._owner = reader, publisher, owner
         self._names, self._transactional_id = names, transactional_id
 
-    async def restore(self, partitions: Sequence[tuple[LaneTopics, int]], member: str) -> list[Tenure]:
-        """Waits for as long as it takes; who loses the partitions meanwhile cancels it."""
+    async def restore(
+        self,
+        requests: Sequence[tuple[LaneTopics, int]],
+        delays: Sequence[TopicPartition],
+        member: str,
+    ) -> tuple[list[Tenure], dict[TopicPartition, Committed]]:
+        """Tenures of request partitions, and where partitions of delay topics, which have no logs, stand.
+        Waits for as long as it takes; who loses the partitions meanwhile cancels it."""
+        left, starts = await self._look(requests, delays)
         tenures: list[Tenure] = []
-        left = await self._look(partitions) if partitions else []
-        while left:
+        waiting = dict(starts)  # for the first commit
+        while left or waiting:
             for one in left:
                 one.committed = replace(one.committed, epoch=one.committed.epoch + 1)
-            kept = await self.commit({one.requests: one.committed for one in left}, member)
+            kept = await self.commit({one.requests: one.committed for one in left} | waiting, member)
+            starts = {p: start for p, start in starts.items() if p in kept or p not in waiting}
+            waiting = {}
             left = [one for one in left if one.requests in kept]
             await self._fence(left)
             logs = await self._read(left)
@@ -216,25 +223,7 @@ class Restorer:
             left = [one for one in left if one not in fenced]
             for one in left:  # metadata was lost: take an epoch that is really higher
                 one.committed = replace(one.committed, epoch=logs[one.requests].highest)
-        return tenures
-
-    async def delays(
-        self, partitions: Sequence[TopicPartition], member: str
-    ) -> dict[TopicPartition, Committed]:
-        """Partitions of delay topics have no log: only where they stand matters."""
-        if not partitions:
-            return {}
-        while True:
-            try:
-                committed = await self._reader.committed(partitions)
-                bounds = await self._reader.bounds(partitions)
-                break
-            except BrokerUnavailable as error:
-                logger.debug("taking delays over is repeated: %s", error)
-                await asyncio.sleep(_AGAIN_S)
-        starts = {p: Committed(max(committed.get(p, Committed()).base, bounds[p].start)) for p in partitions}
-        kept = await self.commit(starts, member)
-        return {partition: starts[partition] for partition in kept}
+        return tenures, starts
 
     async def commit(
         self, commits: Mapping[TopicPartition, Committed], member: str
@@ -274,24 +263,28 @@ class Restorer:
         finished, _ = await asyncio.wait({done}, timeout=_COMMIT_S)
         return done.result() if finished else None
 
-    async def _look(self, partitions: Sequence[tuple[LaneTopics, int]]) -> list[_Taking]:
-        requests = [TopicPartition(topics.requests, number) for topics, number in partitions]
-        events = [TopicPartition(topics.events, number) for topics, number in partitions]
+    async def _look(
+        self, requests: Sequence[tuple[LaneTopics, int]], delays: Sequence[TopicPartition]
+    ) -> tuple[list[_Taking], dict[TopicPartition, Committed]]:
+        taking = [_Taking(topics, number) for topics, number in requests]
+        ours = [*(one.requests for one in taking), *delays]
         while True:
             try:
-                committed = await self._reader.committed(requests)
-                bounds = await self._reader.bounds([*requests, *events])
+                committed = await self._reader.committed(ours)
+                bounds = await self._reader.bounds([*ours, *(one.events for one in taking)])
                 break
             except BrokerUnavailable as error:
                 logger.debug("taking partitions over is repeated: %s", error)
                 await asyncio.sleep(_AGAIN_S)
-        taking = []
-        for (topics, number), there, log in zip(partitions, requests, events, strict=True):
-            held = committed.get(there, Committed(bounds[there].start))
-            if held.base < bounds[there].start:  # trimmed by hand
-                held = replace(held, base=bounds[there].start)
-            taking.append(_Taking(topics, number, held, bounds[there], bounds[log].start))
-        return taking
+        starts = {}
+        for partition in ours:
+            held = committed.get(partition, Committed())
+            # Not below the first record: nothing was committed yet, or somebody has trimmed by hand.
+            starts[partition] = replace(held, base=max(held.base, bounds[partition].start))
+        for one in taking:
+            one.committed, one.end = starts[one.requests], bounds[one.requests].end
+            one.log_start = bounds[one.events].start
+        return taking, {partition: starts[partition] for partition in delays}
 
     async def _fence(self, taking: Sequence[_Taking]) -> None:
         records = [
@@ -336,7 +329,7 @@ class Restorer:
             taking.committed.epoch,
             taking.committed,
             logs,
-            taking.ends.end,
+            taking.end,
             member,
             local_ms(),
         )

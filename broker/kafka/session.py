@@ -52,7 +52,7 @@ from headrace.broker.kafka.places import log_key
 from headrace.broker.kafka.restore import GroupReader, Restorer
 from headrace.broker.kafka.settle import Settler, SettlerParts, Transactions
 from headrace.broker.kafka.settlements import Settlements
-from headrace.broker.kafka.tenure import Bad, Tenure, claim_of
+from headrace.broker.kafka.tenure import Tenure, claim_of
 from headrace.broker.kafka.topics import LaneTopics, group_of
 from headrace.broker.lanes import Preference, Share
 from headrace.broker.message import Delivery, Lane, RequestRef
@@ -74,6 +74,8 @@ class KafkaSession:
         self._lanes = tuple(dict.fromkeys(lanes))
         self._preference = Preference(self._lanes)
         self._serves: Serves | None = None
+        self._beat_ms = 0
+        self._reporting: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self.closed = False
 
@@ -95,6 +97,7 @@ class KafkaSession:
             await self._reader.start()
             await self._settler.warm_up()
             self._settler.start()
+            self._show_life()
             self._owner.start()
             self._housekeeping.start()
             self._following = asyncio.create_task(self._follow_control(), name="headrace kafka lanes")
@@ -109,6 +112,7 @@ class KafkaSession:
         deadline, seen = time.monotonic() + _JOIN_S, 0
         while seen < 2 and time.monotonic() < deadline:
             self._check()
+            self._show_life()
             await self._holdings.changed(0.005)
             seen = seen + 1 if self._holdings.settled else 0
 
@@ -140,6 +144,7 @@ class KafkaSession:
             await self._look()
         while True:
             self._check()
+            await self._bury()
             taken = self._take(limit, reserved)
             left = deadline - time.monotonic()
             if taken or self.closed or left <= 0:
@@ -180,18 +185,28 @@ class KafkaSession:
             heads = [(at_ms, n) for n, t in enumerate(tenures) if (at_ms := t.oldest_ms()) is not None]
             if not heads:
                 break
-            tenure = tenures[min(heads)[1]]
-            found = tenure.next()
-            if isinstance(found, Bad):
-                self._settlements.bury(tenure, found)
-            elif found is not None:
-                taken.append(found)
+            taken.append(tenures[min(heads)[1]].take())
         return taken
 
+    async def _bury(self) -> None:
+        """What stands in front and is no message: nothing behind it can be taken before."""
+        tenures = list(self._holdings.tenures.values())
+        found = [(tenure, bad) for tenure in tenures for bad in tenure.take_bad()]
+        if found:
+            await self._settlements.bury(found)
+
     async def heartbeat(self) -> list[Delivery]:
+        """Raises BrokerUnavailable when the last report to the registry did not arrive. It does not wait for
+        that of now: the next sign of life must not come late because the broker is slow."""
         self._check()
-        self._owner.keep_alive()
-        await self._at.control.report(self.report())
+        self._show_life()
+        last, self._reporting = self._reporting, None
+        if last is None or last.done():
+            self._reporting = asyncio.create_task(self._at.control.report(self.report()))
+            if last is not None:
+                last.result()
+        else:
+            self._reporting = last
         return self._holdings.take_lost()
 
     async def announce(self, serves: Serves) -> None:
@@ -200,11 +215,13 @@ class KafkaSession:
         await self._at.control.report(self.report())
 
     def report(self) -> Report:
-        """What the registry says of this session, as of now."""
-        now_ms = self._at.clock.now_ms()
-        return Report(
-            self._name, self._pool, self._lanes, self._lease_ms, self._holdings.held(), self._serves, now_ms
-        )
+        """What the registry says of this session; as of now, but for the time of its last sign of life."""
+        held, beat_ms = self._holdings.held(), self._beat_ms
+        return Report(self._name, self._pool, self._lanes, self._lease_ms, held, self._serves, beat_ms)
+
+    def _show_life(self) -> None:
+        self._owner.keep_alive()
+        self._beat_ms = self._at.clock.now_ms()
 
     # ------------------------------------------------------------------------------------ open, append
 
@@ -290,8 +307,10 @@ class KafkaSession:
             return
         self.closed = True
         self._holdings.notify()
-        if self._following is not None:
-            self._following.cancel()
+        side = [task for task in (self._following, self._reporting) if task is not None]
+        for task in side:
+            task.cancel()
+        await asyncio.gather(*side, return_exceptions=True)
         await self._housekeeping.close()
         with contextlib.suppress(BrokerError):
             await asyncio.wait_for(self._let_go(list(self._holdings.tenures.values())), _GOODBYE_S)

@@ -62,12 +62,15 @@ class Settlements:
         if epoch:
             await self.append(tenure, log_key(delivery.ref), [(Handed(epoch, reason), None)])
 
-    def bury(self, tenure: Tenure, bad: Bad) -> None:
+    async def bury(self, found: Sequence[tuple[Tenure, Bad]]) -> None:
         """Moves what cannot be understood to the dead letters, bytes untouched; its neighbours go on."""
-        origin, offset = tenure.position(bad.record.offset), bad.record.offset
-        letter = dead_letter_record(bad.record, origin, bad.reason, self._at.names)
-        self._settler.put(Item(tenure, offset, [letter]))
+        items = [Item(tenure, bad.record.offset, [self._letter_of(tenure, bad)]) for tenure, bad in found]
+        await asyncio.gather(*(self._settler.add(item) for item in items))
+
+    def _letter_of(self, tenure: Tenure, bad: Bad) -> Record:
+        origin = tenure.position(bad.record.offset)
         logger.warning("dead-lettered %s: %s", origin, bad.reason)
+        return dead_letter_record(bad.record, origin, bad.reason, self._at.names)
 
     # ------------------------------------------------------------------------------------------ the end
 

@@ -89,6 +89,7 @@ class Tenure:
     buffered_bytes: int = 0
     returned: dict[int, ConsumerRecord] = field(default_factory=dict)
     _fetched: int = field(init=False)
+    _known_head: tuple[ConsumerRecord, Decoded | Undecodable] | None = None
 
     def __post_init__(self) -> None:
         self.top_epoch = max(self.top_epoch, self.epoch)
@@ -119,18 +120,30 @@ class Tenure:
         return len(self.buffer) < _ENOUGH and self._fetched < self.known_end
 
     def oldest_ms(self) -> int | None:
-        """Time of the record that comes next; None where nothing may be taken."""
+        """Time of the record that comes next; None where no delivery can be taken."""
         record = self._head()
-        return None if record is None else int(record.timestamp)
-
-    def next(self) -> Delivery | Bad | None:
-        """Takes the next record. A delivery is held from now on; what is `Bad` the caller buries."""
-        record = self._pop()
-        if record is None:
+        if record is None or isinstance(self._decoded_head(record), Undecodable):
             return None
-        decoded = decode_record(record, self.place, self.names)
-        if isinstance(decoded, Undecodable):
-            return Bad(record, decoded.reason)
+        return int(record.timestamp)
+
+    def take_bad(self) -> list[Bad]:
+        """Takes those at the head that are no messages; the caller buries them."""
+        taken: list[Bad] = []
+        while (record := self._head()) is not None:
+            decoded = self._decoded_head(record)
+            if not isinstance(decoded, Undecodable):
+                break
+            taken.append(Bad(record, decoded.reason))
+            self._drop(record)
+        return taken
+
+    def take(self) -> Delivery:
+        """Takes the delivery that comes next (see `oldest_ms`); it is held from now on."""
+        record = self._head()
+        assert record is not None
+        decoded = self._decoded_head(record)
+        assert isinstance(decoded, Decoded)
+        self._drop(record)
         key = log_key(decoded.ref)
         log = self.logs.logs.get(key)
         began = key in self.logs.ended or (log is not None and log.fold.started is not None)
@@ -174,14 +187,16 @@ class Tenure:
             self.progress.see(record.offset)
         return None
 
-    def _pop(self) -> ConsumerRecord | None:
-        record = self._head()
-        if record is None:
-            return None
+    def _decoded_head(self, record: ConsumerRecord) -> Decoded | Undecodable:
+        if self._known_head is None or self._known_head[0] is not record:
+            self._known_head = record, decode_record(record, self.place, self.names)
+        return self._known_head[1]
+
+    def _drop(self, record: ConsumerRecord) -> None:
+        """The head, from where it waits."""
         if self.returned.pop(record.offset, None) is None:
             self._drop_head()
             self.progress.see(record.offset)
-        return record
 
     def _drop_head(self) -> None:
         self.buffered_bytes -= size_of(self.buffer.popleft())
