@@ -142,10 +142,11 @@ def numbered(raw: bytes, line: int) -> bytes:
     try:
         fields = msgspec.json.decode(raw)
         error = fields["error"] or fields["response"]["body"]["error"]
-        if "line" not in error:
-            _number(error, line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         return raw
+    if not isinstance(error, dict) or "line" in error:
+        return raw
+    _number(error, line)
     return _encode(fields)
 
 

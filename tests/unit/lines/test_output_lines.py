@@ -192,7 +192,11 @@ def test_a_line_that_has_its_number_keeps_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\xff", b"[]", b"{}", b'{"error":null,"response":null}', b'{"error":5}', b"[" * 9999]
+    "raw",
+    [
+        *(b"", b"\xff", b"[]", b"{}", b"[" * 9999, b'{"error":null,"response":null}'),
+        *(b'{"error":5}', b'{"error":"sad"}', b'{"error":["sad"]}'),
+    ],
 )
 def test_what_is_no_failure_is_not_numbered(raw: bytes) -> None:
     assert numbered(raw, 7) == raw
