@@ -7,7 +7,7 @@ since a tokenizer is not shared between threads), so that heartbeat and streams 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CHARACTERS_PER_TOKEN = 512  # far above what the longest tokens of usual vocabularies hold, runs of spaces
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -40,10 +42,18 @@ class Prepared:
 
 class Preparer:
     """`served`: names of the model that requests may use, the preferred one first. `store`: where large
-    bodies lie."""
+    bodies lie. `max_input_length`: tokens of the longest prompt that the engine takes; a text that must have
+    more is never tokenised, since that takes many times its memory."""
 
-    def __init__(self, tokenizer: Tokenizer, served: Sequence[str], store: BlobStore | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        served: Sequence[str],
+        store: BlobStore | None = None,
+        max_input_length: int | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._max_input_length = max_input_length
         self._served = tuple(served)
         self._store = store
         self._thread = BatchThread("prepare")
@@ -80,12 +90,26 @@ class Preparer:
 
     def _tokenise(self, parsed: ParsedRequest, kept: Sequence[int]) -> Prepared | LineError:
         params = sampling_params(parsed.sampling)
+        if (problem := self._hopeless(parsed)) is not None:
+            return LineError("context_length_exceeded", problem, prompt_param(parsed), parsed.custom_id)
         try:
             prompt_ids = self._prompt_ids(parsed)
         except TextError as error:
             return LineError("invalid_request", str(error), prompt_param(parsed), parsed.custom_id)
         replayed = TextStream(self._tokenizer, prompt_ids, params.stop).feed(kept) if kept else ""
         return Prepared(prompt_ids, params, replayed)
+
+    def _hopeless(self, parsed: ParsedRequest) -> str | None:
+        limit = self._max_input_length
+        if limit is None or not (parsed.prompt is None or isinstance(parsed.prompt, str)):
+            return None  # token ids are for the engine to count
+        characters = _characters(parsed.prompt if parsed.messages is None else parsed.messages)
+        if characters <= limit * CHARACTERS_PER_TOKEN:
+            return None
+        return (
+            f"the prompt has {characters} characters, which is more than {limit} tokens in any case; that is "
+            "all that the engine takes, so shorten the prompt"
+        )
 
     def _prompt_ids(self, parsed: ParsedRequest) -> list[int]:
         if parsed.messages is not None:
@@ -99,6 +123,15 @@ class Preparer:
 def prompt_param(parsed: ParsedRequest) -> str:
     """What the user calls the prompt."""
     return "prompt" if parsed.messages is None else "messages"
+
+
+def _characters(value: object) -> int:
+    """Of all text in it."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_characters(part) for part in value.values())
+    return sum(_characters(part) for part in value) if isinstance(value, list | tuple) else 0
 
 
 def sampling_params(sampling: Sampling) -> SamplingParams:

@@ -61,7 +61,8 @@ async def _serve(broker: Broker, session: ConsumerSession, settings: ConsumerSet
     preparers: list[Preparer] = []
 
     async def prepare(info: EngineInfo) -> Preparer:
-        preparers.append(Preparer(await tokenizer, served_names(settings, info), store))
+        names = served_names(settings, info)
+        preparers.append(Preparer(await tokenizer, names, store, info.max_input_length))
         return preparers[0]
 
     def on_ready(info: EngineInfo, engine: EngineHandle) -> None:
