@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import kafka.errors as ke
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from headrace.broker.errors import BrokerUnavailable
@@ -29,9 +29,9 @@ from headrace.broker.kafka.clock import local_ms
 from headrace.broker.kafka.commits import Committed, decode_metadata, encode_metadata
 from headrace.broker.kafka.epochs import PartitionLogs
 from headrace.broker.kafka.event_records import encode_event_record
+from headrace.broker.kafka.leftovers import OPEN_S, Leftovers
 from headrace.broker.kafka.owner_thread import OwnerThread
 from headrace.broker.kafka.publisher import Publisher
-from headrace.broker.kafka.settle import abandon
 from headrace.broker.kafka.tenure import Tenure
 from headrace.broker.kafka.topics import LaneTopics
 from headrace.broker.names import Names
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_STABLE_MS = 500  # then the open transaction is taken for a dead owner's
+_STABLE_MS = int(OPEN_S * 1000)
 _AGAIN_S = 0.02
 _POLL_MS = 50
 _READ_S = 30.0
@@ -62,6 +62,7 @@ class GroupReader:
         self._clients, self._group = clients, group
         self._thread: ConsumerThread | None = None
         self._lock = asyncio.Lock()
+        self.leftovers = Leftovers(clients)
 
     async def start(self) -> None:
         # Only this level of isolation asks for stable offsets.
@@ -70,6 +71,7 @@ class GroupReader:
         )
 
     async def close(self) -> None:
+        await self.leftovers.close()
         if self._thread is not None:
             await self._thread.close()
 
@@ -110,8 +112,7 @@ class GroupReader:
         )
         held = _decoded({p: o for p, o in offsets[self._group].items() if o.offset >= 0})
         for name in {committed.transactional_id for committed in held.values()} - {""}:
-            logger.info("ending the open transaction of %s, which seems to be dead", name)
-            await self._clients.run(_end_transaction, self._clients.producer_options(transactional_id=name))
+            await self.leftovers.end(name)
 
     async def _call(self, call: Callable[[KafkaConsumer], T]) -> T:
         assert self._thread is not None, "not started"
@@ -154,14 +155,6 @@ def _read(
         left -= done
     consumer.unsubscribe()
     return read
-
-
-def _end_transaction(options: Mapping[str, object]) -> None:
-    producer = KafkaProducer(**options)
-    try:
-        producer.init_transactions()
-    finally:
-        abandon(producer)
 
 
 @dataclass(eq=False, slots=True)
@@ -284,6 +277,8 @@ class Restorer:
         for one in taking:
             one.committed, one.end = starts[one.requests], bounds[one.requests].end
             one.log_start = bounds[one.events].start
+        former = {held.transactional_id for held in committed.values()}
+        self._reader.leftovers.look_after(former - {"", self._transactional_id})
         return taking, {partition: starts[partition] for partition in delays}
 
     async def _fence(self, taking: Sequence[_Taking]) -> None:
