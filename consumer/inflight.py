@@ -22,8 +22,10 @@ from headrace.broker.fold import Deaths, Fold
 from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import Delivery
 from headrace.consumer import failures
+from headrace.consumer.doom import Doom
 from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.failures import Failure
+from headrace.consumer.measures import Measures
 from headrace.consumer.outbox import Outbox
 from headrace.consumer.prepare import Prepared, prompt_param
 from headrace.gpu_engine.api import EngineRequest, Output
@@ -36,24 +38,6 @@ class Phase(enum.Enum):
     QUEUED = "queued"
     RUNNING = "running"
     ENDING = "ending"
-
-
-class Doom(enum.Enum):
-    """Why a request is stopped from outside: it shall end with the text so far, or go on elsewhere."""
-
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    RECALLED = "recalled"
-
-    def ending(self) -> Failure | None:
-        """What is told of it; None: nothing, it goes on elsewhere."""
-        match self:
-            case Doom.CANCELLED:
-                return failures.CANCELLED
-            case Doom.EXPIRED:
-                return failures.EXPIRED
-            case Doom.RECALLED:
-                return None
 
 
 class InFlight:
@@ -81,10 +65,7 @@ class InFlight:
         self.deaths = Deaths()  # of engines and owners with it, in a row, without a token of it in between
         self.state = Fold()  # the log at the open
         self._skip = 0  # characters at the front of the engine's text that the log holds already
-        self._cached_tokens = 0
-        self._queued_ms = 0
-        self._began_at = now
-        self._first_token_at: float | None = None
+        self._measures = Measures(now)
 
     @property
     def request_id(self) -> str:
@@ -129,7 +110,7 @@ class InFlight:
         self.token_ids = list(opened.state.token_ids)
         self.pieces = list(opened.state.pieces)
         first_pull_ms = opened.state.started.at_ms if opened.state.started else opened.now_ms
-        self._queued_ms = max(0, first_pull_ms - self.delivery.published_ms)
+        self._measures.queued_ms = max(0, first_pull_ms - self.delivery.published_ms)
         if self.phase in (Phase.WAITING, Phase.OPENING):
             self.phase = Phase.PREPARING
         if self.doom is not None and self.ending is None:
@@ -158,7 +139,7 @@ class InFlight:
         assert self.outbox is not None
         self.phase = Phase.QUEUED
         self.prepared, self.seed, self.kept = prepared, started.seed, started.kept
-        self._began_at = now
+        self._measures.began(now)
         self.outbox.begin(started)
         if not started.kept:
             self.token_ids, self.pieces = [], []
@@ -229,8 +210,9 @@ class InFlight:
         if self.phase is not Phase.RUNNING:
             return
         if output.token_ids:
-            self._brought_tokens(now)
-        self._cached_tokens = output.cached_tokens
+            self._measures.brought_tokens(now)
+            self._clear()
+        self._measures.cached_tokens = output.cached_tokens
         shown, self._skip = output.text[self._skip :], max(0, self._skip - len(output.text))
         self._extend(output.token_ids, shown, now)
         if output.error is not None:
@@ -241,9 +223,8 @@ class InFlight:
         elif output.finish_reason is not None:
             self.end(Ending(Exit.DONE, Finished(self.epoch, output.finish_reason, *self._figures(now))))
 
-    def _brought_tokens(self, now: float) -> None:
-        if self._first_token_at is None:
-            self._first_token_at = now
+    def _clear(self) -> None:
+        """A token of it is here: nothing is held against it any more."""
         if self.barren:
             assert self.outbox is not None
             self.deaths = Deaths()
@@ -320,12 +301,4 @@ class InFlight:
 
     def _figures(self, now: float | None = None) -> tuple[Usage, Timings]:
         prompt = len(self.prepared.prompt_ids) if self.prepared else 0
-        first = _ms(self._began_at, self._first_token_at)
-        return (
-            Usage(prompt, len(self.token_ids), self._cached_tokens),
-            Timings(self._queued_ms, first, _ms(self._began_at, now)),
-        )
-
-
-def _ms(since: float, until: float | None) -> int:
-    return 0 if until is None else max(0, round((until - since) * 1000))
+        return self._measures.figures(prompt, len(self.token_ids), now)

@@ -14,10 +14,11 @@ from headrace.broker.events import Started
 from headrace.broker.lines.request import LineError
 from headrace.broker.message import Delivery, Lane
 from headrace.consumer import failures
+from headrace.consumer.doom import Doom
 from headrace.consumer.elsewhere import redirect
 from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.fair_queue import Ticket
-from headrace.consumer.inflight import Doom, InFlight, Phase
+from headrace.consumer.inflight import InFlight, Phase
 from headrace.consumer.means import Means
 from headrace.consumer.ownership import first_open, settle_for_sure
 from headrace.consumer.results import settlement

@@ -29,10 +29,11 @@ from headrace.consumer.backoff import insist
 from headrace.consumer.broker_clock import BrokerClock
 from headrace.consumer.chunks import chunks_of
 from headrace.consumer.counters import Counters
+from headrace.consumer.doom import Doom
 from headrace.consumer.drain import Drain
 from headrace.consumer.engine_process import EngineHandle
 from headrace.consumer.errors import ConsumerError
-from headrace.consumer.inflight import Doom, InFlight
+from headrace.consumer.inflight import InFlight
 from headrace.consumer.intake import PULL_WAIT_MS, Intake, room_of, window_of
 from headrace.consumer.means import Means, Rules
 from headrace.consumer.neighbours import Neighbours, Registry
