@@ -21,8 +21,9 @@ class Names:
     `requests`, partition by partition), `delayed` (one topic for each length of delay, beside them, too); its
     `control` also holds the registry and the paused lanes. Redis only: `log`, `index` (hash: epoch, place,
     body hash, state), `feed`, `retries` (sorted set of a pool by due time) with `retry_messages` (hash: the
-    parked messages of all pools), `released` (stream that tells of deliveries handed back), `registry` (hash: what each consumer
-    says of itself), `paused` (set of request streams), `pools` (set: those that ever had consumers).
+    parked messages of all pools), `released` (stream that tells of deliveries handed back), `registry`
+    (hash: what each consumer says of itself), `paused` (set of request streams), `pools` (set: those that
+    ever had consumers).
     """
 
     prefix: str = "headrace"
