@@ -35,10 +35,10 @@ class LogReader:
         if cursor:
             await self._check_cursor(ref, cursor)
         home: Home | None = await self._wait_for(ref)
-        state = Fold()
+        state, left = Fold(), dict[LogPlace, int]()
         while home is not None:
             here, home = home, None
-            async with contextlib.aclosing(self._read(here, ref)) as entries:
+            async with contextlib.aclosing(self._read(here, ref, left.get(here.place, 0))) as entries:
                 async for entry, event in entries:
                     counts = state.read(event)
                     yield Logged(f"{here.place.text}/{entry.offset}", event)
@@ -46,25 +46,31 @@ class LogReader:
                         self._homes.ended(ref, here)
                         return
                     if counts and (home := _goes_on(event, entry)) is not None:
+                        left[here.place] = entry.offset + 1
                         break
 
     async def fold(self, ref: RequestRef, home: Home) -> Fold:
         """The fold of what stands in the log now."""
-        state, going_on, key = Fold(), home, log_key(ref).encode()
+        state, going_on, key, left = Fold(), home, log_key(ref).encode(), dict[LogPlace, int]()
         while True:
             here = going_on
             for entry in await self._reader.stored(here.place, key, here.since_ms):
                 event = _event(entry)
-                if event is None or not state.read(event):
+                passed = entry.key == key and entry.offset < left.get(here.place, 0)
+                if event is None or passed or not state.read(event):
                     continue
                 if (moved := _goes_on(event, entry)) is not None:
                     going_on = moved
+                    left[here.place] = entry.offset + 1
                     break
             if going_on is here:
                 return state
 
-    async def _read(self, home: Home, ref: RequestRef) -> AsyncGenerator[tuple[Entry, Event], None]:
-        """Entries of one place, for ever, with the fences before the first one shown as one."""
+    async def _read(
+        self, home: Home, ref: RequestRef, left: int
+    ) -> AsyncGenerator[tuple[Entry, Event], None]:
+        """Entries of one place, for ever, with the fences before the first one shown as one. `left`: the
+        offset at which the log left this place before; it has come back, and what stands below was read."""
         fence: tuple[Entry, Event] | None = None
         begun = False
         follow = self._reader.follow(home.place, log_key(ref).encode(), home.since_ms)
@@ -74,6 +80,8 @@ class LogReader:
                     continue
                 if entry.key is None and not begun:
                     fence = entry, event
+                    continue
+                if entry.key is not None and entry.offset < left:
                     continue
                 if fence is not None:
                     yield fence

@@ -224,6 +224,23 @@ async def test_a_log_is_followed_into_the_pool_that_it_was_passed_to(site: Site)
     assert await site.broker.cancel(ref) is CancelResult.ENDED
 
 
+async def test_a_log_that_comes_back_is_read_on_where_it_was_left(site: Site) -> None:
+    ref, here = await published(site, Message(BODY, new_request_id(Lane.BATCH, 3), Lane.BATCH))
+    await site.connection.topics.lane(Lane.BATCH, "gpu")
+    there = LogPlace(Lane.BATCH, "gpu", 3)
+    await site.write(here, None, Fence(7))
+    await site.write(here, ref, Moved(7, "gpu", there.text))
+    await site.write(there, None, Fence(2))
+    await site.write(there, ref, Moved(2, "", here.text))
+    await site.write(here, ref, started(6), *deltas(6, "X"))
+    await site.write(here, ref, started(7), *deltas(7, "a"), Finished(7, "stop"))
+    whole = await read(site.broker, ref)
+    assert text_of(whole) == "a"
+    other = await site.another()
+    assert await other.cancel(ref) is CancelResult.ENDED
+    assert await read(other, ref) == whole
+
+
 @pytest.mark.parametrize("by_hash", [True, False])
 async def test_the_log_of_a_foreign_id_is_found_wherever_its_publisher_put_it(
     site: Site, by_hash: bool
