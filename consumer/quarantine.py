@@ -16,8 +16,9 @@ So a trial must be short: it is one prefill and one token, and those who wait fo
 that time. They keep their tokens; their prompts are mostly in the prefix cache when they go in again.
 
 Limit: a body that kills the whole consumer before its request begins (in the parser or the tokenizer) leaves
-nothing in the log, and goes on to the next consumer. Both run with bounded input and their exceptions are
-caught; what remains is a crash of the interpreter itself.
+nothing in the log, and goes on to the next consumer. Both get bounded input only (`prepare`), and their
+errors and panics end the one request; what remains is a crash of the interpreter itself. A mark in the log
+before the parsing would tell of it, but not whom to blame: many are prepared at a time, none of them alone.
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headrace.broker.contract import ConsumerSession, Serves
 from headrace.broker.events import Event
@@ -32,7 +31,6 @@ from headrace.consumer.counters import Counters
 from headrace.consumer.doom import Doom
 from headrace.consumer.drain import Drain
 from headrace.consumer.engine_process import EngineHandle
-from headrace.consumer.errors import ConsumerError
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.intake import PULL_WAIT_MS, Intake, room_of, window_of
 from headrace.consumer.means import Means, Rules
@@ -44,6 +42,7 @@ from headrace.consumer.publisher import Publisher
 from headrace.consumer.retries import Retries
 from headrace.consumer.serving import Serving
 from headrace.consumer.settings import ConsumerSettings
+from headrace.consumer.side_tasks import SideTasks, cancel
 from headrace.consumer.watchdog import Watchdog
 from headrace.consumer.window import slots_for
 from headrace.gpu_engine.api import EngineInfo
@@ -89,10 +88,8 @@ class Worker:
         self._servings: dict[InFlight, Serving] = {}
         self._by_position: dict[str, Serving] = {}  # the latest one of each
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
-        self._side: list[asyncio.Task[None]] = []
-        loop = asyncio.get_running_loop()
-        self._engine_ready: asyncio.Future[EngineInfo] = loop.create_future()
-        self._failed: asyncio.Future[None] = loop.create_future()
+        self._side = SideTasks()
+        self._engine_ready: asyncio.Future[EngineInfo] = asyncio.get_running_loop().create_future()
         self._intake: Intake | None = None  # once the engine is ready
         self._serves: asyncio.Queue[Serves] = asyncio.Queue()
         self._neighbours = Neighbours(parts.registry, settings.pool, settings.lanes, parts.clock)
@@ -117,25 +114,22 @@ class Worker:
         return len(self._intake.waiting) if self._intake is not None else 0
 
     async def run(self) -> None:
-        engine = self._watched(self._watchdog.run(), "engine watchdog")
-        publisher = self._watched(self._publisher.run(), "publisher")
-        self._side = [
-            self._watched(self._heartbeat(), "heartbeat"),
-            self._watched(self._listen(), "cancellations"),
-            self._watched(self._announce(), "registry"),
-        ]
-        pull = asyncio.create_task(self._pull(), name="pull loop")
-        pull.add_done_callback(self._check)
+        side = self._side
+        engine = side.start_lasting(self._watchdog.run(), "engine watchdog")
+        publisher = side.start_lasting(self._publisher.run(), "publisher")
+        side.start_lasting(self._heartbeat(), "heartbeat")
+        side.start_lasting(self._listen(), "cancellations")
+        side.start_lasting(self._announce(), "registry")
+        pull = side.start(self._pull(), "pull loop")
         end = asyncio.create_task(self._drained(pull), name="drain")
         try:
-            await asyncio.wait({end, self._failed}, return_when=asyncio.FIRST_COMPLETED)
-            await _cancel([pull, end])
+            await asyncio.wait({end, side.failed}, return_when=asyncio.FIRST_COMPLETED)
+            await cancel([pull, end])
             await self._hand_back(can_run=not engine.done(), can_flush=not publisher.done())
-            if self._failed.done():
-                self._failed.result()
+            if side.failed.done():
+                side.failed.result()
         finally:
-            self._failed.cancel()  # what is cancelled from here on has not failed
-            await _cancel([pull, end, engine, publisher, *self._side, *self._tasks.values()])
+            await side.stop([pull, end, *self._tasks.values()])
             log.info("stopped: %s; engine restarts: %d", self.counters, self._watchdog.restarts)
 
     # -------------------------------------------------------------------------------- pulling, serving
@@ -153,7 +147,7 @@ class Worker:
             poll_s=self._settings.window.interactive_poll_s,
             clock=self._parts.clock,
         )
-        self._side.append(self._watched(intake.watch_backlog(), "look at the backlog"))
+        self._side.start_lasting(intake.watch_backlog(), "look at the backlog")
         if not self._drain.requested:
             await intake.run(lambda delivery: self._take(delivery, means))
 
@@ -189,9 +183,7 @@ class Worker:
         self._servings[flight] = self._by_position[flight.position] = serving
         if self._drain.requested:
             serving.release()
-        task = asyncio.create_task(self._serve(serving), name=f"request {flight.request_id}")
-        task.add_done_callback(self._check)
-        self._tasks[flight] = task
+        self._tasks[flight] = self._side.start(self._serve(serving), f"request {flight.request_id}")
         return serving
 
     async def _serve(self, serving: Serving) -> None:
@@ -258,21 +250,6 @@ class Worker:
         created = flight.delivery.published_ms // 1000
         return chunks_of(flight, events, model=self._model, created=created)
 
-    def _watched(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A side task: it must not end before it is cancelled."""
-        task = asyncio.create_task(coroutine, name=name)
-        task.add_done_callback(self._check)
-        task.add_done_callback(lambda ended: self._fail(ConsumerError(f"the {name} ended")))
-        return task
-
-    def _check(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        if not self._failed.done():
-            self._failed.set_exception(error)
-
     # ---------------------------------------------------------------------------------------- stopping
 
     async def _drained(self, pull: asyncio.Task[None]) -> None:
@@ -291,7 +268,7 @@ class Worker:
             while self._tasks and not over.done():
                 await asyncio.wait({over, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancel([over])
+            await cancel([over])
 
     async def _hand_back(self, *, can_run: bool, can_flush: bool) -> None:
         """Releases what is left, with its tokens in the log, so that others go on with it."""
@@ -306,11 +283,3 @@ class Worker:
                 serving.flight.outbox.discard(serving.flight.epoch)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=RELEASE_S)
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancels tasks and waits until they are gone; what they raised was, or will be, told elsewhere."""
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
