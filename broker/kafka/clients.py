@@ -21,6 +21,7 @@ from kafka.structs import TopicPartition
 
 from headrace.broker.errors import BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.failures import translate, translated
+from headrace.broker.kafka.odd_headers import tolerate_odd_headers
 from headrace.broker.kafka.settings import KafkaSettings
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class Clients:
         self._threads = ThreadPoolExecutor(_BLOCKING_CALLS, "headrace kafka")
         self._admin: asyncio.Future[KafkaAdminClient] | None = None
         self._closed = False
+        tolerate_odd_headers()
         if (log := logging.getLogger("kafka")).level == logging.NOTSET:
             # It reports each attempt to reach a node that is away; we report what came of it.
             log.setLevel(logging.CRITICAL)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from headrace.broker.errors import BrokerError, ReplyNotAllowed
 from headrace.broker.kafka.clients import ConsumerRecord
+from headrace.broker.kafka.odd_headers import REPLACEMENT
 from headrace.broker.kafka.places import LogPlace, Position, parse_position
 from headrace.broker.message import JSON, Claim, Message, RequestRef
 from headrace.broker.names import Names
@@ -123,7 +124,7 @@ def decode_record(record: ConsumerRecord, place: LogPlace, names: Names) -> Deco
     if len(record.headers) > _MOST_HEADERS:
         return Undecodable(f"{len(record.headers)} headers are more than the {_MOST_HEADERS} allowed")
     try:
-        headers = {name: _text(value) for name, value in record.headers}
+        headers = {_name(name): _text(value) for name, value in record.headers}
         message = _message(record.value, headers, place, names)
         position = _position(record, headers, place, names)
         published_ms = _milliseconds(headers, PUBLISHED)
@@ -242,6 +243,12 @@ def _check(message: Message, names: Names, headers: Mapping[str, str]) -> None:
         _message(message.body, headers, LogPlace(message.lane, message.pool, 0), names)
     except _Wrong as wrong:
         raise BrokerError(f"this message cannot be published: {wrong}") from wrong
+
+
+def _name(name: str) -> str:
+    if REPLACEMENT in name:
+        raise _Wrong(f"the name of a header is not UTF-8: {name[:40]!r}")
+    return name
 
 
 def _text(value: bytes | None) -> str:

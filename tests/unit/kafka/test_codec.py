@@ -122,6 +122,7 @@ def test_identity_and_time_of_publish_survive_delays() -> None:
     [
         (Stored(value=None), "no value"),
         (Stored(headers=[("tenant", b"\xff\xfe")]), "UTF-8"),
+        (Stored(headers=[("x-\ufffd", b"1")]), "name of a header"),
         (Stored(headers=[("deadline", b"tomorrow")]), "deadline"),
         (Stored(headers=[("deadline", b"-5")]), "deadline"),
         (Stored(headers=[("deadline", "²".encode())]), "deadline"),
