@@ -2,8 +2,8 @@
 
     append(…) ──► one pipelined batch ──► all acknowledged ──► PartitionLogs
 
-A statement (see `epochs`) holds the fold of a whole log, so nothing of that log may be on its way meanwhile: it
-waits for a moment without appends, and those that come wait for it.
+A statement (see `epochs`) holds the fold of a whole log, so nothing of that log may be on its way meanwhile:
+it waits for a moment without appends, and those that come wait for it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from headrace.broker.errors import BrokerError
 from headrace.broker.events import Event, Fence, Handed
+from headrace.broker.kafka.bridge import fail, resolve
+from headrace.broker.kafka.clients import Acknowledged
 from headrace.broker.kafka.clock import local_ms
 from headrace.broker.kafka.codec import Record, size_of
 from headrace.broker.kafka.departures import Departure
@@ -48,22 +50,35 @@ class Entry:
         return record
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The records of one call."""
+
+    records: Sequence[Record]
+    answers: asyncio.Future[Sequence[Acknowledged]]
+
+
 class Appender:
-    """`most_bytes`: of a record."""
+    """`most_bytes`: of a record. Appends of one turn of the event loop share a round trip; those that come
+    while it is under way do not wait for it."""
 
     def __init__(self, publisher: Publisher, most_bytes: int) -> None:
         self._publisher, self._most_bytes = publisher, most_bytes
         self._under_way: Counter[tuple[int, str]] = Counter()
         self._stating: dict[tuple[int, str], asyncio.Event] = {}
+        self._turn: list[_Batch] = []
+        self._sending: set[asyncio.Task[None]] = set()
 
     async def append(self, entries: Sequence[Entry], also: Sequence[Record] = ()) -> None:
         """In one go with the records `also`. When it raises, the fate of all of it is unknown."""
+        if not entries and not also:
+            return
         logs = {(id(entry.tenure), entry.key) for entry in entries}
         for stating in [self._stating[log] for log in logs & self._stating.keys()]:
             await stating.wait()
         self._under_way.update(logs)
         try:
-            answers = await self._publisher.send([*(entry.record for entry in entries), *also])
+            answers = await self._send([*(entry.record for entry in entries), *also])
         except BaseException:
             for entry in entries:
                 entry.tenure.doubt(entry.key)
@@ -73,6 +88,31 @@ class Appender:
         now_ms = local_ms()
         for entry, answer in zip(entries, answers, strict=False):
             entry.tenure.logs.append(entry.key, entry.event, answer.offset, entry.beside, now_ms)
+
+    async def _send(self, records: Sequence[Record]) -> Sequence[Acknowledged]:
+        loop = asyncio.get_running_loop()
+        batch = _Batch(records, loop.create_future())
+        self._turn.append(batch)
+        if len(self._turn) == 1:
+            loop.call_soon(self._end_turn)
+        return await batch.answers
+
+    def _end_turn(self) -> None:
+        batches, self._turn = self._turn, []
+        task = asyncio.create_task(self._publish(batches), name="headrace kafka append")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _publish(self, batches: Sequence[_Batch]) -> None:
+        try:
+            answers = await self._publisher.send([r for batch in batches for r in batch.records])
+        except BrokerError as error:
+            for batch in batches:
+                fail(batch.answers, error)
+            return
+        for batch in batches:
+            resolve(batch.answers, answers[: len(batch.records)])
+            answers = answers[len(batch.records) :]
 
     async def hand_back(self, tenures: Sequence[Tenure], reason: str) -> None:
         """Says of all that runs there that it was given up in order: its end is no death."""

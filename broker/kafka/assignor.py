@@ -56,9 +56,10 @@ class _Member:
 class LaneAssignor(CooperativeStickyAssignor):  # type: ignore[misc]  # kafka-python has no type hints
     """One instance for each consumer: it remembers what its own member holds.
 
-    A member that was thrown out in the middle of a rebalance would be joined to the group again by kafka-python,
-    without a word, still claiming what it held: two owners at once. So with a `membership` (the consumer's
-    `group_metadata`) it claims nothing that was assigned to another membership, but raises `MembershipLost`.
+    A member that was thrown out in the middle of a rebalance would be joined to the group again by
+    kafka-python, without a word, still claiming what it held: two owners at once. So with a `membership` (the
+    consumer's `group_metadata`) it claims nothing that was assigned to another membership, but raises
+    `MembershipLost`.
     """
 
     name = "headrace-lanes"

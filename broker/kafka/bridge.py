@@ -1,7 +1,7 @@
 """Between the event loop and threads that may block for as long as the broker is away.
 
-The threads are daemons: a process that ends does not wait for a call that is stuck, and a loop that is gone is
-no error for a thread that has something to tell it.
+The threads are daemons: a process that ends does not wait for a call that is stuck, and a loop that is gone
+is no error for a thread that has something to tell it.
 """
 
 from __future__ import annotations

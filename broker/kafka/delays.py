@@ -66,7 +66,7 @@ class DelayTenure:
                 self.buffered_bytes += size_of(record)
 
     def next_due_ms(self) -> int | None:
-        """When the next one is due, by the broker's clock; None while nothing waits, or some are on the way."""
+        """When the next one is due, by the broker's clock; None while none waits, or some are on the way."""
         return due_ms(self.buffer[0]) if self.buffer and not self.busy else None
 
     def due(self, now_ms: int) -> list[Due]:

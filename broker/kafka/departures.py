@@ -1,8 +1,8 @@
 """What stands beside `moved`, so that whoever owns the partition can complete the move to another pool.
 
-An owner can die between the event and the publish to the other pool: readers have gone there, so its successor
-must hand over the very record (`carrier`). Any other record of the request that moved less often than the
-event says is a twin of one that is elsewhere; one that moved as often has come back.
+An owner can die between the event and the publish to the other pool: readers have gone there, so its
+successor must hand over the very record (`carrier`). Any other record of the request that moved less often
+than the event says is a twin of one that is elsewhere; one that moved as often has come back.
 """
 
 from __future__ import annotations

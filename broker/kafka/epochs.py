@@ -4,9 +4,9 @@
              └ restore: the last fence in force before the first log that is still needed
 
 `PartitionLogs` takes the records of a restore, and then what the owner appends itself. It keeps folds of the
-requests that are unfinished, and only the hash of the body of those that ended lately: by that a twin is known.
-A restore begins at a fence, so that whoever reads from there knows the epoch in force: a log that began behind
-it may hold events of an owner that was overtaken before.
+requests that are unfinished, and only the hash of the body of those that ended lately, by which a twin is
+known. A restore begins at a fence, so that whoever reads from there knows the epoch in force: a log that
+began behind it may hold events of an owner that was overtaken before.
 
 A request that runs for long would pin R, so its owner states it anew: a fence of its own epoch, which changes
 nothing for readers, with the fold beside it. A restore that finds such a statement needs nothing before it.
@@ -18,7 +18,7 @@ import base64
 import json
 import zlib
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from headrace.broker.events import Event, Fence, Handed, Moved, Started
@@ -193,6 +193,11 @@ def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
     known.move_to_end(key)
     while len(known) > REMEMBERED:
         known.popitem(last=False)
+
+
+def copy_of(fold: Fold) -> Fold:
+    """One that goes on by itself; events are immutable."""
+    return replace(fold, token_ids=list(fold.token_ids), pieces=list(fold.pieces))
 
 
 def statement(topic: str, partition: int, key: str, fold: Fold) -> Record:

@@ -1,7 +1,7 @@
 """Bounds what is fetched ahead of the pulls: which partitions are paused.
 
-A partition is paused once it has enough for a while, and resumed when half of that is gone. All together may hold
-so many bytes; beyond that only partitions that are empty go on, and those of the interactive lane, whose
+A partition is paused once it has enough for a while, and resumed when half of that is gone. All together may
+hold so many bytes; beyond that only partitions that are empty go on, and those of the interactive lane, whose
 requests must not wait behind a backlog of others.
 """
 

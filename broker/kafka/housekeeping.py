@@ -1,7 +1,7 @@
 """What an owner does beside its requests.
 
-It repeats fences, states long logs anew, forwards delays that are due, hands on what blocks a window, and trims
-what nobody reads any more.
+It repeats fences, states long logs anew, forwards delays that are due, hands on what blocks a window, and
+trims what nobody reads any more.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@
     assigned, revoked    ◄────────────────────────────────────────────  rebalance listener
     release(…)           ───event──────────────────────────────────────►  awaits it, then lets go
 
-It polls whatever the loop does, and stops only when the lease is over: kafka-python's heartbeats would keep a
-process in the group whose event loop hangs, so a consumer that was not kept alive for a lease leaves. It comes
-back with the next sign of life. A membership that was lost is never gone on with: consumer and assignor are
-discarded, since the assignor would go on claiming the old partitions.
+It polls whatever the loop does, and stops only when the lease is over: kafka-python's heartbeats would keep
+a process in the group whose event loop hangs, so a consumer that was not kept alive for a lease leaves. It
+comes back with the next sign of life. A membership that was lost is never gone on with: consumer and assignor
+are discarded, since the assignor would go on claiming the old partitions.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class OwnerThread:
         self._options, self._events, self._loop = options, events, loop
         self._calls: queue.SimpleQueue[tuple[str, Callable[[KafkaConsumer], None]]] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        self._ended = threading.Event()
+        self._ended = asyncio.Event()
         self._signs = threading.Event()  # of life
         self._alive_s = time.monotonic()
         self._membership: Membership | None = None
@@ -123,10 +123,11 @@ class OwnerThread:
 
     async def stopped(self, timeout_s: float) -> bool:
         """Waits for the end of the thread, not for ever."""
-        deadline = time.monotonic() + timeout_s
-        while not self._ended.is_set() and time.monotonic() < deadline:
-            await asyncio.sleep(0.002)
-        return self._ended.is_set()
+        try:
+            await asyncio.wait_for(self._ended.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
 
     # ------------------------------------------------------------------------------- on the thread
 
@@ -135,7 +136,7 @@ class OwnerThread:
             while not self._stopped.is_set():
                 self._be_a_member()
                 if not self._stopped.is_set():
-                    why = "it was thrown out" if self._lease_runs() else "it showed no sign of life for a lease"
+                    why = "it was thrown out" if self._lease_runs() else "it gave no sign of life for a lease"
                     logger.warning("the consumer is no member of its group any more: %s", why)
                 self._membership = None
                 tell(self._loop, self._events.lost)
@@ -144,7 +145,7 @@ class OwnerThread:
             self._membership = None
             tell(self._loop, self._events.failed, error)
         finally:
-            self._ended.set()
+            tell(self._loop, self._ended.set)
 
     def _be_a_member(self) -> None:
         """From joining until the membership is lost, given up for want of signs of life, or ended."""
@@ -179,7 +180,7 @@ class OwnerThread:
             return None
 
     def _poll(self, consumer: KafkaConsumer, listener: _Listener) -> None:
-        # A poll that ends in the middle of a rebalance throws away what the group answers before the next one.
+        # A poll that ends in the middle of a rebalance throws away what the group answers before the next.
         timeout_ms = _POLL_MS if self._joined else _REBALANCE_MS
         try:
             records = consumer.poll(timeout_ms=timeout_ms, max_records=_MOST_RECORDS)

@@ -4,8 +4,8 @@
         ▲                                                                     │ an epoch as high stands there:
         └── stable: no open transaction                        commit and fence again above it, read again
 
-The order is the protocol. The commit is fenced by the group, so no two owners ever hold the same epoch; it is a
-plain one, so that the name under which this owner will settle stands there before its first transaction.
+The order is the protocol. The commit is fenced by the group, so no two owners ever hold the same epoch; it is
+a plain one, so that the name under which this owner will settle stands there before its first transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import kafka.errors as ke
@@ -163,7 +163,7 @@ class _Taking:
 
     topics: LaneTopics
     number: int
-    committed: Committed = Committed()
+    committed: Committed = field(default_factory=Committed)
     end: int = 0
     log_start: int = 0
     fence: int = -1
@@ -231,9 +231,11 @@ class Restorer:
             )
             for partition, committed in commits.items()
         }
-        while (kept := await self._commit_once(offsets, member)) is None:
+        while True:
+            kept = await self._commit_once(offsets, member)
+            if kept is not None:
+                return kept
             await asyncio.sleep(_AGAIN_S)
-        return kept
 
     async def _commit_once(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: str

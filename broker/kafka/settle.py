@@ -3,9 +3,10 @@
         add ─► queue ─► flush ──────────────► flush ───────────► …
                          (one transaction each; the next one takes all that came meanwhile)
 
-No timer gathers settlements: the first one goes at once, and those that come while its transaction is under way
-make the next one. So it takes one transaction when there is little to do, and transactions grow with the load.
-All that is committed is fenced by the group's metadata, so an owner that was overtaken is refused as a whole.
+No timer gathers settlements: the first one goes at once, and those that come while its transaction is under
+way make the next one. So each has a transaction of its own when there is little to do, and transactions grow
+with the load. All that is committed is fenced by the group's metadata, so an owner that was overtaken is
+refused as a whole.
 
     committed                       every item is done
     wrong generation                a rebalance went by: again with the next membership, if still held

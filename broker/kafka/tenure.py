@@ -65,9 +65,9 @@ class Bad:
 class Tenure:
     """An owner's time with a partition.
 
-    `epoch` is that of the partition's fence; `top_epoch` the highest that this owner committed (a second `open`
-    takes a new one for its request alone). `known_end`: how far requests are known to stand. `member`: the
-    membership under which it was assigned. `gone`: it is over.
+    `epoch` is that of the partition's fence; `top_epoch` the highest that this owner committed (a second
+    `open` takes a new one for its request alone). `known_end`: how far requests are known to stand. `member`:
+    the membership under which it was assigned. `gone`: it is over.
     A zombie has a tenure too: it cannot know that another one has begun.
     """
 
@@ -165,8 +165,8 @@ class Tenure:
         self.returned[claim.offset] = claim.record
 
     def blocking(self) -> Delivery | None:
-        """The delivery that keeps all others from going ahead: its record is the base, and the window beyond it
-        is full. None where there is none, or where it is just ending."""
+        """The delivery that keeps all others from going ahead: its record is the base, and the window beyond
+        it is full. None where there is none, or where it is just ending."""
         delivery = None if self.progress.room else self.held.get(self.progress.base)
         if delivery is None or claim_of(delivery).settling or self.log(delivery).fold.ended:
             return None

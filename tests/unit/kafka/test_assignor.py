@@ -45,7 +45,9 @@ def rebalance(cluster: Cluster, members: list[Member]) -> None:
     before = {part: m.member_id for m in members for part in m.held}
     for member in members:
         got = dealt[member.member_id].partitions()
-        assert all(before.get(part, member.member_id) == member.member_id for part in got), "not let go of yet"
+        assert all(before.get(part, member.member_id) == member.member_id for part in got), (
+            "not let go of yet"
+        )
         member.held = got
 
 

@@ -49,7 +49,9 @@ def test_no_window_however_full_exceeds_the_limit_of_metadata(seed: int, share: 
 
 @PROPERTY
 @given(commits(), st.data())
-def test_metadata_of_another_base_or_of_somebody_else_is_ignored(committed: Committed, data: st.DataObject) -> None:
+def test_metadata_of_another_base_or_of_somebody_else_is_ignored(
+    committed: Committed, data: st.DataObject
+) -> None:
     metadata = encode_metadata(committed)
     other = data.draw(offsets.filter(lambda offset: offset != committed.base))
     assert decode_metadata(other, metadata) == Committed(other)
@@ -61,7 +63,8 @@ def test_metadata_of_another_base_or_of_somebody_else_is_ignored(committed: Comm
 
 
 @pytest.mark.parametrize(
-    "metadata", [None, "", "h1", "h2;5;1;1;;p", "h1;5;x;1;;p", "h1;5;1;1;;q", "h1;5;1;1;;p*", "h1;5;1;1;;zAA=="]
+    "metadata",
+    [None, "", "h1", "h2;5;1;1;;p", "h1;5;x;1;;p", "h1;5;1;1;;q", "h1;5;1;1;;p*", "h1;5;1;1;;zAA=="],
 )
 def test_metadata_that_does_not_decode_leaves_the_offset(metadata: str | None) -> None:
     assert decode_metadata(5, metadata) == Committed(5)
