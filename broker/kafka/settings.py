@@ -63,7 +63,7 @@ class KafkaSettings:
     `partitions`: of each lane whose topics are made by us; a number once set is never changed by us.
     `replication`: None for 3 where there are three nodes, else 1. `delays`: how long a retry can wait.
     `results`: `exactly_once` settles in transactions; `at_least_once` has a lower latency, and after a crash
-    a line may stand in a result topic twice. `flush_ms`: for how long settlements are gathered.
+    a line may stand in a result topic twice.
     `group_instance_id`: the name of a static member (one for each process), or None.
     `max_message_bytes`: the largest record of our topics.
     `log_ms`: how long a request's log and its marks are kept after they were written: the longest deadline
@@ -83,7 +83,6 @@ class KafkaSettings:
         Delay("10m", 600_000),
     )
     results: Literal["exactly_once", "at_least_once"] = "exactly_once"
-    flush_ms: int = 100
     group_instance_id: str | None = None
     max_message_bytes: int = 8 << 20
     log_ms: int = 8 * _DAY_MS
@@ -189,7 +188,6 @@ _PARSERS: dict[str, _Parser] = {
     "replication": _number(1, 99),
     "delays": _delays,
     "results": _results,
-    "flush_ms": _number(0, 10_000),
     "group_instance_id": _instance,
     "max_message_bytes": _number(1 << 16, 64 << 20),
     "log_ms": _number(60_000, math.inf),

@@ -18,8 +18,10 @@ def test_an_address_names_nodes_with_and_without_ports() -> None:
 
 
 def test_options_stand_in_the_address_or_beside_it_and_those_beside_it_win() -> None:
-    settings = parse_address("kafka://one/?partitions=4&delays=30s 5s", {"partitions": "8", "flush-ms": "0"})
-    assert (settings.partitions, settings.flush_ms) == (8, 0)
+    settings = parse_address(
+        "kafka://one/?partitions=4&delays=30s 5s", {"partitions": "8", "log-ms": "60000"}
+    )
+    assert (settings.partitions, settings.log_ms) == (8, 60_000)
     assert settings.delays == (Delay("5s", 5_000), Delay("30s", 30_000))
 
 
