@@ -14,9 +14,9 @@ shrinks:
 
     room ≤ (what waits in the queue) / (2 · consumers)
 
-Where nothing is gained by choosing (`variety`: all that comes is alike), the room is no larger than the
-margin: enough to fill freed slots without a round trip each, and a slow consumer keeps little that an idle
-one could run.
+Where nothing is gained by choosing (`variety`: all that comes is alike), the room is no larger than half the
+slots: enough to fill freed ones without a round trip each, and a slow consumer keeps little that an idle one
+could run.
 
 The first bound is factoring, a form of guided self-scheduling (Hummel, Schonberg, Flynn 1992): everybody
 takes a fraction of its share of the rest, so that all end at about the same time.
@@ -41,12 +41,12 @@ def slots_for(max_batch_size: int) -> int:
 
 def room_of_alike(slots: int) -> int:
     """How many may wait where the order does not matter."""
-    return max(MARGIN_LEAST, slots // MARGIN_SHARE)
+    return max(MARGIN_LEAST, slots // 2)
 
 
 def reserve_for(slots: int) -> int:
     """Interactive requests beyond everything else, where the settings do not say."""
-    return max(MARGIN_LEAST, slots // MARGIN_SHARE)
+    return max(MARGIN_LEAST, slots // 2)
 
 
 def fair_room(backlog: int, consumers: int) -> int:

@@ -37,10 +37,10 @@ def test_the_room_is_filled_by_halves() -> None:
     assert ask(7).shared == 25
 
 
-def test_where_all_is_alike_the_room_is_no_larger_than_the_margin() -> None:
-    assert ask(0, alike=True).shared == 8 + 2
-    assert ask(8 + 2, waiting=2, alike=True).shared == 0
-    assert ask(8 + 1, waiting=1, alike=True).shared == 1
+def test_where_all_is_alike_the_room_is_no_larger_than_half_the_slots() -> None:
+    assert ask(0, alike=True).shared == 8 + 4
+    assert ask(8 + 4, waiting=4, alike=True).shared == 0
+    assert ask(8 + 2, waiting=2, alike=True).shared == 2
     assert ask(0, room=1, alike=True).shared == 8 + 1, "near the end it shrinks as any room"
 
 
