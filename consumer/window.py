@@ -46,7 +46,7 @@ def room_of_alike(slots: int) -> int:
 
 def reserve_for(slots: int) -> int:
     """Interactive requests beyond everything else, where the settings do not say."""
-    return max(MARGIN_LEAST, slots // 2)
+    return max(MARGIN_LEAST, slots // MARGIN_SHARE)
 
 
 def fair_room(backlog: int, consumers: int) -> int:
