@@ -107,7 +107,7 @@ def main() -> int:
     failures = 0
     for name, scenarios in plans(options.only, options.broker or ("redis", "kafka")):
         try:
-            kills = 0 if options.only or scenarios == [THREE_NODES] else options.kills
+            kills = options.kills if EVERYTHING_KILLED in scenarios else 0
             failures += run_all(name, scenarios, seed, kills)
         except EmbeddedUnusable as error:
             print(f"NOTHING RAN ON {name.upper()}: {error}", flush=True)

@@ -1,4 +1,4 @@
-"""Runs one scenario from start to verdict."""
+"""Runs scenarios from start to verdict: one, or several that want the same processes, one after the other."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from tests.faults.brokers import Kafka, Valkey
+from tests.faults.checker.check import check
 from tests.faults.checker.judge import Violation
-from tests.faults.checker.record import write_record
+from tests.faults.checker.record import RunRecord, write_record
 from tests.faults.measures import Figures, figures
 from tests.faults.proxy import Proxy
 from tests.faults.run import Run
+from tests.faults.scenarios.acts import until
 from tests.faults.scenarios.scenario import STEP_MS, Scenario
 from tests.faults.stack import Stack, running_stack
 
@@ -28,53 +30,90 @@ _MOST_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run saw, for people. `phases`: seconds to come up, under load, until settled, to drain."""
+    """What a run saw, for people. `load_s`: how long its load took; `settled_s`: until all was settled."""
 
     scenario: str
     broker: str
     seed: int
     figures: Figures
-    notes: str
-    phases: tuple[float, float, float, float]
+    notes: Sequence[str]
+    load_s: float
+    settled_s: float
 
     def __str__(self) -> str:
-        up, load, settled, drain = self.phases
+        notes = "".join(f"; {note}" for note in self.notes)
         return (
-            f"{self.scenario} on {self.broker}, seed {self.seed}: {self.figures}{self.notes}; "
-            f"up in {up:.1f} s, load {load:.1f} s, settled in {settled:.1f} s, drained in {drain:.1f} s"
+            f"{self.scenario} on {self.broker}, seed {self.seed}: {self.figures}{notes}; "
+            f"load for {self.load_s:.1f} s, settled in {self.settled_s:.1f} s"
         )
 
 
 async def run_scenario(
     scenario: Scenario, server: Valkey | Kafka, folder: Path, seed: int, rounds: int = 1
 ) -> Report:
-    """Raises AssertionError with all violations; the record and the log of the processes stay in `folder`."""
+    """One, on processes of its own."""
+    [report] = await run_together([scenario], server, folder, seed, rounds)
+    return report
+
+
+async def run_together(
+    scenarios: Sequence[Scenario], server: Valkey | Kafka, folder: Path, seed: int, rounds: int = 1
+) -> list[Report]:
+    """Scenarios of one shape, one after the other on the same processes, each with a verdict over all that
+    was recorded so far. Raises AssertionError with the violations; the record and the log of the processes
+    stay in `folder`."""
     await asyncio.to_thread(server.start)  # a run that failed may have left it dead
-    rng = random.Random(f"{seed} {scenario.name} {server.kind}")
-    prefix, lease_s = f"f{uuid.uuid4().hex[:10]}", LEASES_S[server.kind]
-    began = time.monotonic()
+    first, rng = scenarios[0], random.Random(f"{seed} {scenarios[0].name} {server.kind}")
+    assert all(scenario.shape == first.shape for scenario in scenarios)
+    at = _At(server, f"f{uuid.uuid4().hex[:10]}", LEASES_S[server.kind], seed, rounds, folder)
     async with (
-        _proxy_for(scenario, server, rng) as proxy,
-        _stack_for(scenario, server, proxy, folder, prefix, lease_s) as stack,
+        _proxy_for(first, server, rng) as proxy,
+        _stack_for(first, at, proxy) as stack,
     ):
-        run = Run(
-            *(stack, server, prefix, rng, lease_s, STEP_MS / 1000, proxy, rounds),
-            breaks=scenario.breaks,
-        )
-        times = [began, time.monotonic()]
         try:
-            await scenario.inject(run)
-            times.append(time.monotonic())
-            found = await run.verdict()
-            times.append(time.monotonic())
+            reports = [await _run_one(scenario, at, stack, proxy) for scenario in scenarios]
             await asyncio.to_thread(stack.drain)
-            times.append(time.monotonic())
-            found = found or await run.verdict(patience_s=5)
-            write_record(run.record, folder / "record.json")
+            found = await asyncio.to_thread(check, at.record, server.url, at.prefix)
+            assert not found, _tell("the drain", at, found, stack)
         finally:
-            run.close()
-        assert not found, _tell(scenario, seed, found, stack, folder)
-        return _report(scenario, run, seed, times)
+            write_record(at.record, folder / "record.json")
+    return reports
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """What the runs on one stack share."""
+
+    server: Valkey | Kafka
+    prefix: str
+    lease_s: float
+    seed: int
+    rounds: int
+    folder: Path
+    record: RunRecord = field(default_factory=RunRecord)
+
+
+async def _run_one(scenario: Scenario, at: _At, stack: Stack, proxy: Proxy | None) -> Report:
+    rng = random.Random(f"{at.seed} {scenario.name} {at.server.kind}")
+    run = Run(
+        *(scenario.name, stack, at.server, at.prefix, rng, at.lease_s, STEP_MS / 1000, at.record),
+        proxy=proxy,
+        rounds=at.rounds,
+        breaks=scenario.breaks,
+    )
+    await until(lambda: len(stack.pids("consumer")) == scenario.consumers, "all consumers", 60)
+    try:
+        times = [time.monotonic()]
+        await scenario.inject(run)
+        times.append(time.monotonic())
+        found = await run.verdict()
+        times.append(time.monotonic())
+    finally:
+        run.close()
+    assert not found, _tell(scenario.name, at, found, stack)
+    load_s, settled_s = (after - before for before, after in pairwise(times))
+    seen = figures(run.requests, run.transcripts(), run.kills(), run.step_s)
+    return Report(scenario.name, at.server.kind, at.seed, seen, run.notes, load_s, settled_s)
 
 
 @contextlib.asynccontextmanager
@@ -89,24 +128,17 @@ async def _proxy_for(
 
 
 @contextlib.asynccontextmanager
-async def _stack_for(
-    scenario: Scenario,
-    server: Valkey | Kafka,
-    proxy: Proxy | None,
-    folder: Path,
-    prefix: str,
-    lease_s: float,
-) -> AsyncIterator[Stack]:
+async def _stack_for(scenario: Scenario, at: _At, proxy: Proxy | None) -> AsyncIterator[Stack]:
     """Starts and ends in a thread: the proxy, through which a stack comes up, lives on our loop."""
     sim = ("--engine", "sim", "--sim-step-ms", str(STEP_MS))
     first = ("--sim-first-token-ms", str(scenario.first_token_ms))
-    url = server.url if proxy is None else server.through(proxy.port)
-    clock = {"PYTHONPATH": str(CLOCK), "HEADRACE_TEST_CLOCK": str(folder / "clock")}
+    url = at.server.url if proxy is None else at.server.through(proxy.port)
+    clock = {"PYTHONPATH": str(CLOCK), "HEADRACE_TEST_CLOCK": str(at.folder / "clock")}
     stack = running_stack(
-        folder,
-        *("--broker", url, "--prefix", prefix, *sim, *first, *scenario.options),
+        at.folder,
+        *("--broker", url, "--prefix", at.prefix, *sim, *first, *scenario.options),
         consumers=scenario.consumers,
-        lease_s=lease_s,
+        lease_s=at.lease_s,
         environment=clock if scenario.clock else {},
     )
     started = await asyncio.to_thread(stack.__enter__)
@@ -116,14 +148,7 @@ async def _stack_for(
         await asyncio.to_thread(stack.__exit__, None, None, None)
 
 
-def _tell(scenario: Scenario, seed: int, found: list[Violation], stack: Stack, folder: Path) -> str:
-    lines = [f"{scenario.name}, seed {seed}: {len(found)} violations; see {folder}/record.json"]
+def _tell(where: str, at: _At, found: list[Violation], stack: Stack) -> str:
+    lines = [f"{where}, seed {at.seed}: {len(found)} violations; see {at.folder}/record.json"]
     lines += map(str, found[:_MOST_SHOWN])
     return "\n".join([*lines, "the processes said:", stack.log()[-4000:]])
-
-
-def _report(scenario: Scenario, run: Run, seed: int, times: Sequence[float]) -> Report:
-    found = figures(run.record, run.stack.kills, run.step_s)
-    up, load, settled, drain = (after - before for before, after in pairwise(times))
-    notes = "".join(f"; {note}" for note in run.notes)
-    return Report(scenario.name, run.server.kind, seed, found, notes, (up, load, settled, drain))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import quantiles
 
-from tests.faults.checker.record import RunRecord, Shown, Transcript
+from tests.faults.checker.record import Shown, Transcript
 from tests.faults.stack import pid_of
 
 
@@ -83,12 +83,12 @@ class Figures:
         )
 
 
-def figures(record: RunRecord, kills: Sequence[tuple[float, int]], step_s: float) -> Figures:
-    restarted = sum(
-        any(event.kind == "restarted" for event in transcript.shown) for transcript in record.transcripts
-    )
-    found = interruptions(record.transcripts, kills, step_s)
-    return Figures(len(record.accepted), len(record.transcripts), len(kills), restarted, tuple(found))
+def figures(
+    requests: int, transcripts: Sequence[Transcript], kills: Sequence[tuple[float, int]], step_s: float
+) -> Figures:
+    restarted = sum(any(event.kind == "restarted" for event in each.shown) for each in transcripts)
+    found = interruptions(transcripts, kills, step_s)
+    return Figures(requests, len(transcripts), len(kills), restarted, tuple(found))
 
 
 def _told(found: Sequence[Interruption]) -> str:

@@ -18,7 +18,7 @@ from tests.faults.answers import expected_text
 from tests.faults.brokers import Kafka, Valkey
 from tests.faults.checker.check import check
 from tests.faults.checker.judge import Rule, Violation
-from tests.faults.checker.record import COMPLETE, Accepted, Rubbish, RunRecord, Shown
+from tests.faults.checker.record import COMPLETE, Accepted, Rubbish, RunRecord, Shown, Transcript
 from tests.faults.proxy import Proxy
 from tests.faults.raw import Raw, completion_line, publish, raw_publisher
 from tests.faults.readers import Ask, Reader
@@ -33,24 +33,43 @@ _LANES = tuple(Lane)
 
 @dataclass
 class Run:
-    """What a scenario works with. `step_s`: how long the engine takes for a token. `breaks`: the broker goes
-    away in it, so that a plain client's publish may stay without an answer."""
+    """What a scenario works with. `name`: stands in the ids that it makes. `step_s`: how long the engine
+    takes for a token. `record`: of all runs on this stack. `breaks`: the broker goes away in it, so that a
+    plain client's publish may stay without an answer."""
 
+    name: str
     stack: Stack
     server: Valkey | Kafka
     prefix: str
     rng: random.Random
     lease_s: float
     step_s: float
+    record: RunRecord
     proxy: Proxy | None = None
     rounds: int = 1
     breaks: bool = False
-    record: RunRecord = field(default_factory=RunRecord)
     readers: list[Reader] = field(default_factory=list)
     more_gateways: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _raw: Raw | None = None
     _made: int = 0
+    _before: tuple[int, int, list[Transcript]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = len(self.stack.kills), len(self.record.accepted), list(self.record.transcripts)
+
+    def kills(self) -> list[tuple[float, int]]:
+        """Of this run: when which process was killed."""
+        return self.stack.kills[self._before[0] :]
+
+    @property
+    def requests(self) -> int:
+        """How many this run has published."""
+        return len(self.record.accepted) - self._before[1]
+
+    def transcripts(self) -> list[Transcript]:
+        """What readers of this run were shown."""
+        return [reader.transcript() for reader in self.readers if reader.shown]
 
     def gateways(self) -> Sequence[str]:
         return [self.stack.grpc, *self.more_gateways]
@@ -100,7 +119,9 @@ class Run:
         each event. `own_id`: an id of the client's, else one as our gateways make it."""
         self._made += 1
         prompt = f"Story {self._made} of {self.rng.getrandbits(32)}"
-        request_id = f"own-{self._made}" if own_id else new_request_id(lane, self.rng.randrange(2))
+        request_id = (
+            f"own-{self.name}-{self._made}" if own_id else new_request_id(lane, self.rng.randrange(2))
+        )
         ask = Ask(request_id, prompt, tokens, self._made, lane, deadline_s)
 
         async def hear(event: Shown) -> None:
@@ -133,9 +154,9 @@ class Run:
         name, which is what names are for."""
         self._made += 1
         number = self._made
-        custom_id = f"line-{number}"
+        custom_id = f"{self.name}-{number}"
         body = completion_line(custom_id, custom_id, tokens, number)
-        name = request_id or (f"named-{number}" if named or self.breaks else "")
+        name = request_id or (f"named-{custom_id}" if named or self.breaks else "")
         fields = {"request-id": name, "reply-to": reply_to, "stream": "true" if stream else ""}
         headers = {field: value for field, value in fields.items() if value}
         position = await publish(self.raw, lane, body, headers)
@@ -169,7 +190,7 @@ class Run:
 
     async def verdict(self, patience_s: float = SETTLE_S) -> list[Violation]:
         """What the checker finds once everything has been settled, or cannot be any more."""
-        self.record.transcripts = [reader.transcript() for reader in self.readers if reader.shown]
+        self.record.transcripts = [*self._before[2], *self.transcripts()]
         end, before = time.monotonic() + patience_s, list[Violation]()
         while True:
             found = await asyncio.to_thread(check, self.record, self.server.url, self.prefix)

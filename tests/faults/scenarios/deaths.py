@@ -22,8 +22,7 @@ async def consumers_killed(run: Run) -> None:
                 run.stack.kill(victim)
             await asyncio.sleep(run.lease_s)
         await asyncio.sleep(run.lease_s)
-    run.record.transcripts = [reader.transcript() for reader in run.readers]
-    found = interruptions(run.record.transcripts, run.stack.kills, run.step_s)
+    found = interruptions(run.transcripts(), run.kills(), run.step_s)
     assert found, "no answer was interrupted: the kills proved nothing"
     late = percentile_95([each.wait_s for each in found])
     assert late <= run.lease_s + 2, f"p95 from SIGKILL to the next visible token: {late:.2f} s"
@@ -71,7 +70,7 @@ def _target(ready: str) -> str:
 async def everything_killed(run: Run) -> None:
     """All kinds, at random, until so many are dead."""
     async with run.load(streams=12):
-        while len(run.stack.kills) < KILLS_A_ROUND * run.rounds:
+        while len(run.kills()) < KILLS_A_ROUND * run.rounds:
             await asyncio.sleep(run.rng.uniform(0.2, 1.6))
             if victim := victim_of(run, run.rng.choice(("consumer", "consumer", "engine", "gateway"))):
                 run.stack.kill(victim)

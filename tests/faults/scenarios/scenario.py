@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -30,3 +30,8 @@ class Scenario:
     breaks: bool = False
     clock: bool = False
     first_token_ms: int = FIRST_TOKEN_MS
+
+    @property
+    def shape(self) -> Hashable:
+        """Scenarios of one shape can share their processes."""
+        return self.options, self.consumers, self.proxied, self.clock, self.first_token_ms
