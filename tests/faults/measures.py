@@ -13,12 +13,14 @@ from tests.faults.stack import pid_of
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """One answer whose consumer was killed. `wait_s`: from SIGKILL to the next token shown. `kept`: tokens
-    that the new owner prefilled and did not generate again. `again`: tokens that the dead one had made, by
-    the pace of its engine, and nobody had seen: generated once more."""
+    """One answer whose consumer was killed. `wait_s`: from SIGKILL to the next token shown. `struck_again`: a
+    further process was killed meanwhile. `kept`: tokens that the new owner prefilled and did not generate
+    again. `again`: tokens that the dead one had made, by the pace of its engine, and nobody had seen:
+    generated once more."""
 
     request_id: str
     wait_s: float
+    struck_again: bool
     kept: int
     again: float
 
@@ -42,7 +44,8 @@ def _of(transcript: Transcript, killed: dict[int, float], step_s: float) -> Iter
             continue
         seen = [event.at_s for event in transcript.shown[first:second] if event.kind == "delta"]
         unseen = max(0.0, at - max(seen)) / step_s if seen and step_s else 0.0
-        yield Interruption(transcript.request_id, token.at_s - at, heir.kept, unseen)
+        again = any(at < other < token.at_s for other in killed.values())
+        yield Interruption(transcript.request_id, token.at_s - at, again, heir.kept, unseen)
 
 
 def _first_token(shown: Sequence[Shown]) -> Shown | None:
@@ -95,9 +98,10 @@ def _told(found: Sequence[Interruption]) -> str:
     if not found:
         return "no consumer died in mid-answer"
     waits, again = [each.wait_s for each in found], [each.again for each in found]
+    alone = [each.wait_s for each in found if not each.struck_again]
     kept = sum(each.kept for each in found) / len(found)
     return (
-        f"{len(found)} answers resumed behind a SIGKILL: next token after p95 {percentile_95(waits):.2f} s "
-        f"(longest {max(waits):.2f} s), {kept:.0f} tokens kept on average, "
-        f"{sum(again) / len(again):.1f} made again (at most {max(again):.1f})"
+        f"{len(found)} answers resumed behind a SIGKILL: next token after p95 {percentile_95(waits):.2f} s, "
+        f"of the {len(alone)} not struck again meanwhile {percentile_95(alone):.2f} s; {kept:.0f} tokens "
+        f"kept on average, {sum(again) / len(again):.1f} made again (at most {max(again):.1f})"
     )
