@@ -121,10 +121,15 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Acknowledge. With `terminal`: append it first and emit `line` (bytes of one output line) as result."""
+    """Acknowledge. With `terminal`: append it first and emit `line` (bytes of one output line) as result.
+
+    `events`, only with `terminal`: what its log lacks so far, put before it, so that a short request costs
+    one call. Redis appends all in the same step; Kafka in one go, of which a crash may leave a front part.
+    """
 
     terminal: Terminal | None = None
     line: bytes | None = None
+    events: Sequence[Event] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 import msgspec
 
 from headrace.broker.contract import Opened
-from headrace.broker.events import Failed, Finished, Started, Terminal, Timings, Usage
+from headrace.broker.events import Event, Failed, Finished, Started, Terminal, Timings, Usage
 from headrace.broker.fold import Deaths, Fold
 from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import Delivery
@@ -95,9 +95,28 @@ class InFlight:
         return self.ending is not None and self.ending.exit is Exit.DROP
 
     @property
+    def ends_in_one_call(self) -> bool:
+        """Whether its end takes along what its log lacks. Chunks for a reply topic go with an append."""
+        ending, message = self.ending, self.delivery.message
+        has_end = ending is not None and ending.exit is Exit.DONE and ending.terminal is not None
+        return has_end and not (message.stream and message.reply_to)
+
+    @property
     def flushed(self) -> bool:
-        """Nothing of it is left to append."""
-        return self.outbox is None or self.outbox.empty
+        """Nothing of it is left to append before it is settled."""
+        if self.outbox is None:
+            return True
+        return not self.outbox.on_wire if self.ends_in_one_call else self.outbox.empty
+
+    def give_up_unwritten(self) -> None:
+        """Nothing can be appended any more: an end that would leave a gap in the log is another owner's."""
+        if self.outbox is not None and not self.flushed:
+            self.outbox.discard(self.outbox.epoch)
+            self.overrule(Ending(Exit.RELEASE))
+
+    def take_rest(self) -> tuple[Event, ...]:
+        """What its log lacks, for the settlement to take along."""
+        return self.outbox.take() if self.outbox is not None and self.ends_in_one_call else ()
 
     # ------------------------------------------------------------------------------------- beginning
 
@@ -140,7 +159,7 @@ class InFlight:
         self.phase = Phase.QUEUED
         self.prepared, self.seed, self.kept = prepared, started.seed, started.kept
         self._measures.began(now)
-        self.outbox.begin(started)
+        self.outbox.begin(started, now)
         if not started.kept:
             self.token_ids, self.pieces = [], []
         self._square(prepared.replayed_text, now)

@@ -25,10 +25,12 @@ from headrace.broker.fold import Fold
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """When tokens that nobody streams are written: see `PublishSettings`."""
+    """When tokens that nobody streams are written: see `PublishSettings`. `first_s`: how long `started` and
+    the first of them wait for more; an answer that is whole by then goes with its end, in one call."""
 
     tokens: int = 32
     seconds: float = 1.0
+    first_s: float = 0.2
 
 
 class Outbox:
@@ -43,6 +45,7 @@ class Outbox:
         "_ids",
         "_oldest",
         "_pieces",
+        "_pressing",
         "_restate",
         "_started",
         "_wire",
@@ -67,24 +70,28 @@ class Outbox:
         self._restate = False  # it is to be written behind them
         self._wire: tuple[Event, ...] = ()
         self._first_sent = False  # a delta of this run was taken
+        # The next one goes at once: also where somebody may have opened the request before and died of it,
+        # since deaths are counted by `started`. (On Redis each request has its own epochs.)
+        self._pressing = epoch > 1
         self._ids: list[int] = []
         self._pieces: list[str] = []
         self._oldest = 0.0
 
-    def begin(self, started: Started) -> None:
-        """Takes `started` as the first thing to write. `kept` is all that the log holds, or 0."""
+    def begin(self, started: Started, now: float) -> None:
+        """Takes `started` as the first thing to write. `kept` is all that the log holds, or 0. `now`:
+        seconds, any fixed clock."""
         assert started.epoch == self.epoch
         assert started.kept in (0, len(self._base))
         self.logged = self._base[: started.kept]
         self.characters = self._base_characters if started.kept == len(self._base) else 0
-        self._started, self._announce = started, True
+        self._started, self._announce, self._oldest = started, True, now
 
     def restate(self, *, deaths: int, lone_deaths: int, alone: bool) -> None:
         """The log is to say anew what is known of the request's past, behind the tokens so far. The next
         token goes at once: it clears the request, and the log shall know."""
         assert self._started is not None
         self._started = replace(self._started, deaths=deaths, lone_deaths=lone_deaths, alone=alone)
-        self._restate, self._first_sent = True, False
+        self._restate, self._pressing = True, True
 
     def cleared(self) -> None:
         """A token came since the last death: it says all, and nothing is held against the request any
@@ -94,10 +101,10 @@ class Outbox:
         self._restate = False
 
     def add(self, token_ids: Sequence[int], text: str, now: float) -> None:
-        """Tokens of one step, with the text that they made certain. `now`: seconds, any fixed clock."""
+        """Tokens of one step, with the text that they made certain. `now`: the clock of `begin`."""
         if not token_ids and not text:
             return
-        if not self._has_delta:
+        if not self._unsent:
             self._oldest = now
         self._ids.extend(token_ids)
         self._pieces.append(text)
@@ -107,18 +114,23 @@ class Outbox:
         """Nothing left to write, nothing unacknowledged."""
         return not (self._wire or self._unsent)
 
+    @property
+    def on_wire(self) -> bool:
+        """An append is unacknowledged."""
+        return bool(self._wire)
+
     def due_at(self, rules: Checkpoints, *, urgent: bool) -> float | None:
         """When the next append is due, in the clock of `add`; None: nothing to send, or one is on the wire.
 
-        At once: `started`, the first delta of a run, and whatever is `urgent` (somebody streams, or the
-        request ends). Else by the checkpoint rules.
+        At once: what is `urgent` (somebody streams, or the request ends), and whatever follows a death, or
+        may do so. Soon: `started`, and the first delta of a run. Else by the checkpoint rules.
         """
         if self._wire or not self._unsent:
             return None
-        at_once = self._announce or self._restate or not self._first_sent
-        if urgent or at_once or len(self._ids) >= rules.tokens:
+        if urgent or self._restate or self._pressing or len(self._ids) >= rules.tokens:
             return float("-inf")
-        return self._oldest + rules.seconds
+        is_first = self._announce or not self._first_sent
+        return self._oldest + (rules.first_s if is_first else rules.seconds)
 
     def take(self) -> tuple[Event, ...]:
         """Puts all that is unsent on the wire: at most one delta, a `started` before and one behind it."""
@@ -130,7 +142,8 @@ class Outbox:
             events.append(Delta(self.epoch, self.next_seq, tuple(self._ids), "".join(self._pieces)))
         if self._restate and (self._has_delta or not self._announce):
             events.append(self._statement(len(self.logged) + len(self._ids)))
-        self._first_sent = self._first_sent or (self._has_delta and not self._restate)
+        if self._has_delta:
+            self._first_sent, self._pressing = True, self._restate
         self._ids, self._pieces, self._announce, self._restate = [], [], False, False
         self._wire = tuple(events)
         return self._wire
@@ -162,7 +175,7 @@ class Outbox:
         self.epoch = epoch
         if self._started is not None:
             self._started = replace(self._started, epoch=epoch, at_ms=now_ms)
-            self._announce = True
+            self._announce = self._pressing = True
         return True
 
     def discard(self, epoch: int) -> None:

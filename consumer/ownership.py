@@ -71,7 +71,7 @@ async def settle_for_sure(
             log.warning("settling %s has an unknown fate: %s", flight.request_id, error)
             await backoff.pause()
         await reopen(session, flight)
-        if flight.outbox is not None:
+        if flight.outbox is not None and not flight.ends_in_one_call:
             flight.outbox.discard(flight.epoch)  # all deltas were written; the settlement carries the epoch
     return False
 

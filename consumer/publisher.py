@@ -79,7 +79,9 @@ class Publisher:
         due: list[InFlight] = []
         next_at: float | None = None
         for flight in self._flights():
-            at = flight.outbox.due_at(self._rules, urgent=flight.urgent) if flight.outbox else None
+            if flight.outbox is None or flight.ends_in_one_call:
+                continue
+            at = flight.outbox.due_at(self._rules, urgent=flight.urgent)
             if at is None:
                 continue
             if at <= now:

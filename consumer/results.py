@@ -16,7 +16,7 @@ def settlement(flight: InFlight, model: str, created: int) -> Settlement:
     line = _line(flight, terminal, model, created) if terminal is not None else None
     match ending.exit:
         case Exit.DONE:
-            return Done(terminal, line)
+            return Done(terminal, line, flight.take_rest())
         case Exit.DEAD_LETTER:
             return DeadLetter(ending.reason, terminal, line)
         case Exit.RELEASE:

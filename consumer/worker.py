@@ -279,7 +279,7 @@ class Worker:
                 await asyncio.wait(self._tasks.values(), timeout=LAST_WORDS_S)
         for serving in list(self._servings.values()):
             serving.release()
-            if not can_flush and serving.flight.outbox is not None:
-                serving.flight.outbox.discard(serving.flight.epoch)
+            if not can_flush:
+                serving.flight.give_up_unwritten()
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=RELEASE_S)

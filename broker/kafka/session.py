@@ -285,6 +285,9 @@ class KafkaSession:
             return False
         terminal = settlement.terminal if isinstance(settlement, Done | DeadLetter) else None
         assert terminal is None or terminal.epoch == epoch > 0, "a terminal record needs the epoch of `open`"
+        events = settlement.events if isinstance(settlement, Done) else ()
+        assert all(event.epoch == epoch for event in events), "events of another epoch"
+        assert terminal is not None or not events, "append what comes before no terminal record"
         if epoch and not tenure.runs_it(delivery, epoch):
             return False
         claim_of(delivery).settling = True

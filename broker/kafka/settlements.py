@@ -85,12 +85,15 @@ class Settlements:
     async def _append_terminal(
         self, tenure: Tenure, delivery: Delivery, terminal: Terminal, settlement: Done | DeadLetter
     ) -> None:
-        """The terminal record, with all that its transaction will emit beside it (see `Closing`)."""
+        """The terminal record, behind the events that come before it, and with all that its transaction will
+        emit beside it (see `Closing`)."""
         if tenure.log(delivery).fold.ended:
             return
         dead_letter = settlement.reason if isinstance(settlement, DeadLetter) else None
         closing = Closing(claim_of(delivery).offset, settlement.line, dead_letter)
-        await self.append(tenure, log_key(delivery.ref), [(terminal, closing)])
+        before = settlement.events if isinstance(settlement, Done) else ()
+        events = [*((event, None) for event in before), (terminal, closing)]
+        await self.append(tenure, log_key(delivery.ref), events)
 
     async def _closing_records(self, tenure: Tenure, delivery: Delivery) -> list[Record]:
         """What completing this very record emits. Nothing for a twin, whoever ended the request."""
@@ -152,8 +155,8 @@ class Settlements:
         return await self.confirm(tenure) and await self.complete_move(tenure, delivery)
 
     async def hand_on(self, tenure: Tenure, delivery: Delivery) -> None:
-        """Ends the hold on a request that runs for so long that all others wait for it: its record goes to its
-        lane again, at the same index, and is completed here. Whoever takes the copy resumes the request."""
+        """Ends the hold on a request that runs for so long that all others wait for it: its record goes to
+        its lane again, at the same index, and is completed here. Whoever takes the copy resumes it."""
         claim, run = claim_of(delivery), tenure.run_of(delivery)
         epoch = run.epoch if run is not None and run.claim is claim else 0
         del tenure.held[claim.offset]

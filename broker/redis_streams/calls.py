@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.broker.contract import Append, DeadLetter, Done, PassOn, Release, Retry, Settlement
-from headrace.broker.events import Handed, Moved, Terminal
+from headrace.broker.events import Event, Handed, Moved, Terminal
 from headrace.broker.lanes import Share
 from headrace.broker.message import Delivery, Lane, Message, RequestRef
 from headrace.broker.names import Names
@@ -135,8 +135,8 @@ class SessionCalls:
         right = self._right(delivery, epoch)
         topics = [delivery.message.reply_to or names.results, names.results]
         match settlement:
-            case Done(terminal, line):
-                conclusion = self._conclusion(delivery, terminal, line)
+            case Done(terminal, line, events):
+                conclusion = self._conclusion(delivery, terminal, line, events)
                 return Call("finish", [*keys, *topics], [*right, *conclusion])
             case DeadLetter(reason, terminal, line):
                 origin: list[Value] = [reason.encode(errors="replace"), delivery.position]
@@ -181,11 +181,14 @@ class SessionCalls:
         """For what was opened: its owner gives it up in order."""
         return [encode_event(Handed(epoch, reason)) if epoch else b"", self._retention.feed_length]
 
-    def _conclusion(self, delivery: Delivery, terminal: Terminal | None, line: bytes | None) -> list[Value]:
+    def _conclusion(
+        self, delivery: Delivery, terminal: Terminal | None, line: bytes | None, events: Sequence[Event] = ()
+    ) -> list[Value]:
         kept, message = self._retention, delivery.message
         kind, keep_ms, fields = "", 0, list[bytes]()
         if line is not None:
             kind, keep_ms = ("reply", kept.reply_ms) if message.reply_to else ("results", kept.results_ms)
             fields = result_fields(delivery.ref, line, message.headers)
         event = encode_event(terminal) if terminal is not None else b""
-        return [event, kept.log_ms, kept.feed_length, kind, keep_ms, len(fields), *fields]
+        before = [encode_event(each) for each in events]
+        return [event, kept.log_ms, kept.feed_length, kind, keep_ms, len(fields), *fields, *before]

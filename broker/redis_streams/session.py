@@ -18,7 +18,16 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from headrace.broker.contract import Append, Opened, OpenOutcome, PassOn, Serves, Settlement
+from headrace.broker.contract import (
+    Append,
+    DeadLetter,
+    Done,
+    Opened,
+    OpenOutcome,
+    PassOn,
+    Serves,
+    Settlement,
+)
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.events import Failed, Finished
 from headrace.broker.fold import Fold
@@ -202,8 +211,11 @@ class RedisSession:
         return written
 
     async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
-        terminal = getattr(settlement, "terminal", None)
+        terminal = settlement.terminal if isinstance(settlement, Done | DeadLetter) else None
         assert terminal is None or terminal.epoch == epoch > 0, "a terminal record needs the epoch of `open`"
+        events = settlement.events if isinstance(settlement, Done) else ()
+        assert all(event.epoch == epoch for event in events), "events of another epoch"
+        assert terminal is not None or not events, "append what comes before no terminal record"
         if isinstance(settlement, PassOn):
             assert epoch > 0, "its log says that it was passed on: open it first"
             check_pool(settlement.pool)

@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.broker.contract import (
@@ -144,14 +145,23 @@ class Consumer:
                     self.chaos.unfinished[delivery.ref] -= 1
                 return
             piece = token(delivery.ref, text)
+            if index == TOKENS - 1 and self.chaos.random.random() < 0.5:
+                await self.end(delivery, epoch, [Delta(epoch, seq, (index,), piece)])
+                return
             chunk = Chunk(self.pool, epoch, len(text), piece)
             if not await self.append(delivery, epoch, Delta(epoch, seq, (index,), piece), chunk):
                 return
             seq, text = seq + 1, text + piece
         await self.nap()
+        await self.end(delivery, epoch, [], cancelled=cancelled)
+
+    async def end(
+        self, delivery: Delivery, epoch: int, last: Sequence[Delta], *, cancelled: bool = False
+    ) -> None:
+        """`last`: what goes into the log together with the end."""
         terminal = Failed(epoch, CANCELLED, "") if cancelled else Finished(epoch, "stop")
-        end = End(delivery.ref.request_id, self.pool)
-        await self.session.settle(delivery, epoch, Done(terminal, end.line()))
+        line = End(delivery.ref.request_id, self.pool, "".join(delta.text for delta in last)).line()
+        await self.session.settle(delivery, epoch, Done(terminal, line, last))
 
     async def append(self, delivery: Delivery, epoch: int, event: Started | Delta, chunk: Chunk) -> bool:
         (appended,) = await self.session.append([Append(delivery, epoch, [event], [chunk.line()])])

@@ -25,10 +25,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The result line. `pool`: where the request ended."""
+    """The result line. `pool`: where the request ended; `tail`: what came with the end, in no chunk."""
 
     request_id: str
     pool: str
+    tail: str = ""
 
     def line(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -49,7 +50,7 @@ class Stream:
         for chunk in self.chunks:
             if chunk.pool == self.ends[0].pool and chunk.epoch >= highest:
                 text, highest = text[: chunk.offset] + chunk.text, chunk.epoch
-        return text
+        return text + self.ends[0].tail
 
     @property
     def is_exact(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
+from headrace.broker.contract import DeadLetter, Done
 from headrace.broker.events import Event, Fence
 from headrace.broker.message import Delivery
 from tests.contract.chaos import Odds
@@ -146,6 +147,18 @@ def completes_a_move_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settling, "complete_move", complete_move)
 
 
+def forgets_what_comes_with_the_end(patch: pytest.MonkeyPatch) -> None:
+    conclude = Settling._conclude
+
+    async def without_events(
+        settling: Settling, tenure: Tenure, delivery: Delivery, settlement: Done | DeadLetter
+    ) -> bool:
+        bare = replace(settlement, events=()) if isinstance(settlement, Done) else settlement
+        return await conclude(settling, tenure, delivery, bare)
+
+    patch.setattr(Settling, "_conclude", without_events)
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """A broken rule, and the odds under which it shows soonest."""
@@ -167,6 +180,7 @@ MUTANTS: Mapping[str, Mutant] = {
         Mutant(hands_back_without_a_word),
         Mutant(passes_on_what_it_may_own_no_more, Odds(pass_on=0.8, give_up=0, freeze=0.1)),
         Mutant(leaves_a_move_half_done, Odds(pass_on=0.7, kill=0.3)),
+        Mutant(forgets_what_comes_with_the_end),
         Mutant(completes_a_move_before_it_publishes, Odds(pass_on=0.8, give_up=0, kill=0.3)),
     )
 }

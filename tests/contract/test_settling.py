@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.broker.contract import DeadLetter, Done, OpenOutcome, Retry
-from headrace.broker.events import Failed, Finished, Timings, Usage
+from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Timings, Usage
 from headrace.broker.fold import fold
 from headrace.broker.message import Lane, Message
 from tests.contract.case import Case
@@ -31,6 +31,46 @@ async def test_done_ends_the_log_and_emits_the_line_once(case: Case) -> None:
     (result,) = await read_results(case)
     assert (result.line, result.headers["request-id"]) == (b'{"a": 1}', ref.request_id)
     assert (await case.broker.stats()).leases == []
+
+
+async def test_what_the_log_lacks_comes_before_its_end(case: Case) -> None:
+    ref = await publish_one(case.broker)
+    session, delivery = await take(case, await case.consume())
+    writer = await Writer.open(session, delivery)
+    events: list[Event] = [
+        writer.started(),
+        Delta(writer.epoch, 0, (104,), "h"),
+        Delta(writer.epoch, 1, (105,), "i"),
+    ]
+    terminal = Finished(writer.epoch, "stop")
+    assert await session.settle(delivery, writer.epoch, Done(terminal, b"hi", events))
+    log = [logged.event for logged in await read_log(case.broker, ref)]
+    assert [event for event in log if not isinstance(event, Fence)] == [*events, terminal]
+    assert (await shown(case.broker, ref)).text == "hi"
+    assert [result.line for result in await read_results(case)] == [b"hi"]
+
+
+async def test_an_end_that_comes_too_late_brings_nothing_else_in(case: Case) -> None:
+    ref = await publish_one(case.broker)
+    writer = await start_writer(case, await case.consume())
+    assert await writer.finish()
+    late = Done(Finished(writer.epoch, "stop"), b"late", [Delta(writer.epoch, 0, (97,), "a")])
+    assert not await writer.session.settle(writer.delivery, writer.epoch, late)
+    assert (await shown(case.broker, ref)).text == ""
+    assert [result.line for result in await read_results(case)] == [b"line"]
+
+
+async def test_the_events_of_an_overtaken_owners_end_are_invisible(case: Case) -> None:
+    sessions = await case.consumers(2)
+    ref = await publish_one(case.broker)
+    late = await start_writer(case, *sessions)
+    await case.lapse(late.session)
+    owner = await start_writer(case, sessions[1 - sessions.index(late.session)])
+    end = Done(Finished(late.epoch, "stop"), b"late", [Delta(late.epoch, 0, (97,), "a")])
+    assert not await late.session.settle(late.delivery, late.epoch, end)
+    await owner.say("b")
+    assert await owner.finish(b"right")
+    assert (await shown(case.broker, ref)).text == "b"
 
 
 async def test_settling_twice_changes_nothing(case: Case) -> None:

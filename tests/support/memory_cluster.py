@@ -150,7 +150,7 @@ class MemoryCluster:
         """Commits, unless the transaction was aborted meanwhile by the next owner."""
         if transaction.aborted:
             return False
-        del self._open[transaction.partition.id]
+        assert self._open.pop(transaction.partition.id, None) is transaction, "two owners settle at once"
         transaction.partition.committed = transaction.committed
         for record in transaction.delays:
             transaction.partition.delays.append(replace(record, at_ms=self.clock.now_ms()))

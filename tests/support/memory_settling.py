@@ -75,6 +75,8 @@ class Settling:
         if not tenure.entry(key).log.fold.ended:
             dead_letter = settlement.reason if isinstance(settlement, DeadLetter) else None
             closing = Closing(claim_of(delivery).offset, settlement.line, dead_letter)
+            for event in settlement.events if isinstance(settlement, Done) else ():
+                self._member.append_event(tenure, key, event)
             self._member.append_event(tenure, key, terminal, closing)
         await self._cluster.hop()
 

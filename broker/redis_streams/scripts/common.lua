@@ -125,13 +125,17 @@ end
 --   first + 2  length that a feed is trimmed to
 --   first + 3  '' for no line, 'reply' (the topic expires) or 'results' (old lines are trimmed)
 --   first + 4  ms that lines, or a reply topic without new ones, are kept
---   first + 5  number of fields and values of the line, which follow
+--   first + 5  number of fields and values of the line, which follow; behind them events that come before
+--              the terminal one
 local function conclude(index, log, feed, topic, results, first)
   local terminal, keep_log, feed_length = ARGV[first], ARGV[first + 1], ARGV[first + 2]
   local kind, keep_lines, count = ARGV[first + 3], ARGV[first + 4], tonumber(ARGV[first + 5])
   if terminal == '' or redis.call('HGET', index, 'state') == 'ended' then return end
   if kind ~= '' then emit(topic, results, kind, keep_lines, first + 6, first + 5 + count) end
-  write(log, feed, feed_length, {terminal})
+  local events = {}
+  for i = first + 6 + count, #ARGV do events[#events + 1] = ARGV[i] end
+  events[#events + 1] = terminal
+  write(log, feed, feed_length, events)
   redis.call('HSET', index, 'state', 'ended')
   redis.call('PEXPIRE', log, keep_log)
   redis.call('PEXPIRE', index, keep_log)

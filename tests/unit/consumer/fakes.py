@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -111,6 +112,8 @@ class FakeSession:
         self.lost: list[Delivery] = []
         self.settled: dict[str, Settlement] = {}
         self.appends: list[list[Append]] = []
+        self.calls = Counter[str]()  # that were begun
+        self._started: list[str] = []
         self.pulls: list[int] = []
         self.reserves: list[int] = []
         self.waits: list[int] = []
@@ -148,8 +151,7 @@ class FakeSession:
     @property
     def begun(self) -> list[str]:
         """Names of requests in the order of their first `started`."""
-        started = (item for batch in self.appends for item in batch if isinstance(item.events[0], Started))
-        return list(dict.fromkeys(item.delivery.ref.request_id for item in started))
+        return list(dict.fromkeys(self._started))
 
     def take_over(self, name: str = "r1") -> None:
         """Another consumer fences the request."""
@@ -205,8 +207,12 @@ class FakeSession:
         name = item.delivery.ref.request_id
         if item.epoch < self.epochs.get(name, 0) or fold(self.logs[name]).ended:
             return False
-        self.logs[name].extend(item.events)
+        self._write(name, item.events)
         return True
+
+    def _write(self, name: str, events: Sequence[Event]) -> None:
+        self.logs[name].extend(events)
+        self._started += [name for event in events if isinstance(event, Started)]
 
     async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
         return await self._meet("settle", lambda: self._settle(delivery.ref.request_id, epoch, settlement))
@@ -216,8 +222,10 @@ class FakeSession:
             return False
         terminal = settlement.terminal if isinstance(settlement, Done | DeadLetter) else None
         if terminal is not None:
-            assert terminal.epoch == epoch
-            self.logs.setdefault(name, []).append(terminal)
+            before = settlement.events if isinstance(settlement, Done) else ()
+            assert all(event.epoch == epoch for event in (*before, terminal))
+            self.logs.setdefault(name, [])
+            self._write(name, [*before, terminal])
         if isinstance(settlement, Release | Retry) and epoch:
             self.logs.setdefault(name, []).append(Handed(epoch, settlement.reason))
         if name in self.settled and terminal is None and not isinstance(settlement, Release):
@@ -233,6 +241,7 @@ class FakeSession:
 
     async def _meet(self, call: str, effect: Callable[[], T]) -> T:
         """Passes the gate of the call, then has its effect, unless a fault was ordered."""
+        self.calls[call] += 1
         if gate := self.gates.get(call):
             await gate.wait()
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from headrace.broker.events import Delta, Event, Started
 from headrace.broker.fold import Deaths, Fold, fold
 from headrace.consumer.outbox import Checkpoints, Outbox
 
-RULES = Checkpoints(tokens=4, seconds=1.0)
+RULES = Checkpoints(tokens=4, seconds=1.0, first_s=0.02)
 AT_ONCE = float("-inf")
 
 
@@ -21,7 +21,7 @@ def started(epoch: int, kept: int = 0) -> Started:
 
 def begun(state: Fold | None = None, epoch: int = 1, kept: int = 0) -> Outbox:
     outbox = Outbox(epoch, state or Fold())
-    outbox.begin(started(epoch, kept))
+    outbox.begin(started(epoch, kept), 0.0)
     return outbox
 
 
@@ -37,20 +37,34 @@ def running() -> Outbox:
 # ---------------------------------------------------------------------------------- what is due, and when
 
 
-def test_started_goes_at_once_and_with_the_tokens_that_are_there() -> None:
-    outbox = begun()
+def test_started_goes_at_once_where_somebody_streams() -> None:
+    assert begun().due_at(RULES, urgent=True) == AT_ONCE
+
+
+def test_started_goes_at_once_where_somebody_may_have_died_of_the_request() -> None:
+    outbox = begun(epoch=2)
     assert outbox.due_at(RULES, urgent=False) == AT_ONCE
-    outbox.add([7], "x", 0.0)
+    outbox.take()
+    outbox.acknowledged()
+    outbox.add([1], "a", 5.0)
+    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+
+
+def test_started_waits_a_moment_for_the_first_tokens_where_nobody_streams() -> None:
+    outbox = begun()
+    assert outbox.due_at(RULES, urgent=False) == 0.02
+    outbox.add([7], "x", 0.01)
+    assert outbox.due_at(RULES, urgent=False) == 0.02
     assert [type(event) for event in outbox.take()] == [Started, Delta]
 
 
-def test_the_first_delta_goes_at_once_even_when_nobody_streams() -> None:
+def test_the_first_delta_goes_soon_even_when_nobody_streams() -> None:
     outbox = begun()
     outbox.take()
     outbox.acknowledged()
     assert outbox.due_at(RULES, urgent=False) is None
     outbox.add([1], "a", 5.0)
-    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+    assert outbox.due_at(RULES, urgent=False) == 5.02
 
 
 def test_what_somebody_streams_waits_only_while_an_append_is_unacknowledged() -> None:

@@ -382,7 +382,7 @@ async def test_a_cancel_while_the_answer_is_being_settled_changes_nothing() -> N
         rig.publish(delivery())
         request = await rig.engine.get()
         rig.engine.give(request.id, 65, finish="stop")
-        await rig.logged("A")
+        await eventually(lambda: rig.session.calls["settle"] > 0, "the settlement")
         rig.session.cancel("r1")
         await asyncio.sleep(0.005)
         gate.set()
@@ -453,7 +453,7 @@ async def test_a_refused_settle_is_forgotten() -> None:
         rig.publish(delivery())
         request = await rig.engine.get()
         rig.engine.give(request.id, 65, finish="stop")
-        await rig.logged("A")
+        await eventually(lambda: rig.session.calls["settle"] > 0, "the settlement")
         rig.session.take_over()
         gate.set()
         await eventually(lambda: rig.worker.counters.fenced == 1)
@@ -496,7 +496,7 @@ async def test_a_heartbeat_that_crosses_with_the_settlement_does_not_call_it_los
         rig.publish(delivery())
         request = await rig.engine.get()
         rig.engine.give(request.id, 65, finish="stop")
-        await rig.logged("A")
+        await eventually(lambda: rig.session.calls["settle"] > 0, "the settlement")
         rig.session.lost = [delivery()]
         await eventually(lambda: not rig.session.lost, "the heartbeat")
         gate.set()
@@ -554,6 +554,34 @@ async def test_a_settle_of_unknown_fate_is_repeated_behind_a_new_fence(lands: bo
         terminals = [event for event in rig.session.logs["r1"] if isinstance(event, Finished)]
         assert len(terminals) == 1
         assert rig.session.fold().text == "A"
+
+
+async def test_a_short_answer_that_nobody_streams_goes_into_its_log_with_its_end_in_one_call() -> None:
+    async with Rig() as rig:
+        rig.publish(delivery(stream=False))
+        request = await rig.engine.get()
+        rig.engine.give(request.id, 65)
+        rig.engine.give(request.id, 66, finish="stop")
+        await rig.settled()
+        assert rig.session.appends == []
+        assert [type(event) for event in rig.session.logs["r1"]] == [Started, Delta, Finished]
+        assert rig.session.fold().text == "AB"
+
+
+async def test_the_end_waits_for_an_append_under_way_and_takes_the_rest_along() -> None:
+    async with Rig() as rig:
+        gate = rig.session.hold("append")
+        rig.publish(delivery())
+        request = await rig.engine.get()
+        rig.engine.give(request.id, 65)
+        await eventually(lambda: rig.session.calls["append"] > 0, "an append")
+        rig.engine.give(request.id, 66, finish="stop")
+        await asyncio.sleep(0.01)
+        assert rig.session.calls["settle"] == 0
+        gate.set()
+        await rig.settled()
+        assert len(rig.session.appends) == 1
+        assert rig.session.fold().text == "AB"
 
 
 async def test_pulls_go_on_when_the_broker_comes_back() -> None:
