@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
+import kafka.errors as ke
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, OffsetSpec
 from kafka.structs import TopicPartition
@@ -30,6 +31,7 @@ Acknowledged: TypeAlias = Any  # kafka-python's RecordMetadata: topic, partition
 
 _BLOCKING_CALLS = 8  # at a time
 _CONNECT_MS = 10_000
+DELIVERY_MS = 30_000  # after that a producer gives a record up
 
 
 class Clients:
@@ -69,7 +71,7 @@ class Clients:
             "batch_size": 256 << 10,
             "retry_backoff_ms": 5,
             "max_block_ms": _CONNECT_MS,
-            "delivery_timeout_ms": 30_000,
+            "delivery_timeout_ms": DELIVERY_MS,
             "max_request_size": self.settings.max_message_bytes,
             "allow_auto_create_topics": False,
             "metrics_enabled": False,
@@ -100,9 +102,9 @@ class Clients:
         """Its owner closes it by `close_producer`."""
         return await self.run(KafkaProducer, **self.producer_options(**more))
 
-    async def close_producer(self, producer: KafkaProducer, timeout_s: float = 2.0) -> None:
-        with translated(self.servers):
-            await asyncio.get_running_loop().run_in_executor(None, producer.close, timeout_s)
+    async def close_producer(self, producer: KafkaProducer, patience_s: float = 2.0) -> None:
+        """What it has not sent by then is given up: whoever waits for it gets an error."""
+        await asyncio.get_running_loop().run_in_executor(None, abandon, producer, patience_s)
 
     async def consumer(self, **more: Any) -> ConsumerThread:
         """A consumer on a thread of its own; its owner closes it."""
@@ -228,6 +230,16 @@ class ConsumerThread:
             with translated(self._servers):
                 await asyncio.shield(closing)
         self._thread.shutdown(wait=False)
+
+
+def abandon(producer: KafkaProducer, patience_s: float = 0.0) -> None:
+    """Ends a producer; what it has not sent when the patience is over is given up."""
+    try:
+        producer.close(timeout=patience_s)
+    except (ke.KafkaError, OSError):
+        # `close` gives up halfway when there is something to wait for.
+        producer._closed = True
+        producer._sender.force_close()
 
 
 def _close_made(making: asyncio.Future[KafkaConsumer]) -> None:

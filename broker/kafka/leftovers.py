@@ -17,8 +17,8 @@ import kafka.errors as ke
 from kafka import KafkaAdminClient, KafkaProducer
 
 from headrace.broker.errors import BrokerError, BrokerUnavailable
-from headrace.broker.kafka.clients import Clients
-from headrace.broker.kafka.settle import TRANSACTION_MS, abandon
+from headrace.broker.kafka.clients import Clients, abandon
+from headrace.broker.kafka.settle import TRANSACTION_MS
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,9 @@
-"""One idempotent producer for what goes outside transactions."""
+"""One idempotent producer for what goes outside transactions.
+
+A producer that gave a record up is replaced. kafka-python 3.0 forgets the producer's id where that record had
+been sent before (the broker was frozen, or killed with it in flight), never asks for another, and then sends
+nothing and gives nothing up any more. Whoever else waits for that producer is told that it is over.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +13,20 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from headrace.broker.errors import BrokerRefused
-from headrace.broker.kafka.clients import Acknowledged, Clients
+from headrace.broker.errors import BrokerRefused, BrokerUnavailable
+from headrace.broker.kafka.clients import DELIVERY_MS, Acknowledged, Clients
 from headrace.broker.kafka.clock import BrokerClock, local_ms
 from headrace.broker.kafka.codec import Record
+
+_PATIENCE_S = DELIVERY_MS / 1000 + 5.0  # the producer has given up by then, unless it is beyond repair
 
 
 class Publisher:
     """Made at its first use. What `send` was given is acknowledged by all replicas in sync when it returns;
     when it raises, some of it may stand in the topics all the same."""
 
-    def __init__(self, clients: Clients, clock: BrokerClock) -> None:
-        self._clients, self._clock = clients, clock
+    def __init__(self, clients: Clients, clock: BrokerClock, patience_s: float = _PATIENCE_S) -> None:
+        self._clients, self._clock, self._patience_s = clients, clock, patience_s
         self._making: asyncio.Future[KafkaProducer] | None = None
         self._closed = False
 
@@ -33,10 +40,15 @@ class Publisher:
         try:
             # `send` may wait for the metadata of a topic, hence the thread.
             futures = await self._clients.run(_send, producer, records)
-            answers = await self._clients.acknowledged(futures)
-        except BrokerRefused:
-            await self._discard(producer)  # its state may be beyond repair
-            raise
+            async with asyncio.timeout(self._patience_s):
+                answers = await self._clients.acknowledged(futures)
+        except (BrokerRefused, BrokerUnavailable, TimeoutError) as error:
+            if await self._discard(producer) and not isinstance(error, TimeoutError):
+                raise
+            # Silence, or somebody else's failure took the producer away.
+            raise BrokerUnavailable(
+                f"{self._clients.servers} did not acknowledge a write in time; is it running, and in reach?"
+            ) from error
         self._clock.observe(sent_ms, answers[-1].timestamp, local_ms())
         return answers
 
@@ -44,8 +56,8 @@ class Publisher:
         self._closed = True
         if self._making is not None:
             await asyncio.wait([self._making])
-            if self._making.exception() is None:
-                await self._clients.close_producer(self._making.result())
+            if (producer := self._made()) is not None:
+                await self._clients.close_producer(producer)
 
     async def _producer(self) -> KafkaProducer:
         if self._closed:
@@ -54,10 +66,18 @@ class Publisher:
             self._making = asyncio.ensure_future(self._clients.producer())
         return await asyncio.shield(self._making)
 
-    async def _discard(self, producer: KafkaProducer) -> None:
-        if self._making is not None and self._making.done() and self._making.result() is producer:
-            self._making = None
-            await self._clients.close_producer(producer, timeout_s=0)
+    async def _discard(self, producer: KafkaProducer) -> bool:
+        """The next call makes a new one. False: this one has been discarded before."""
+        if self._made() is not producer:
+            return False
+        self._making = None
+        await self._clients.close_producer(producer, patience_s=0)
+        return True
+
+    def _made(self) -> KafkaProducer | None:
+        if self._making is None or not self._making.done() or self._making.exception() is not None:
+            return None
+        return self._making.result()
 
 
 def _send(producer: KafkaProducer, records: Sequence[Record]) -> list[Any]:

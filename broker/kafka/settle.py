@@ -30,9 +30,10 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.bridge import Worker, fail, resolve
+from headrace.broker.kafka.clients import abandon
 from headrace.broker.kafka.codec import Record
 from headrace.broker.kafka.commits import Committed, encode_metadata
-from headrace.broker.kafka.failures import translate
+from headrace.broker.kafka.failures import translate, translated
 from headrace.broker.kafka.owner_thread import Membership
 
 logger = logging.getLogger(__name__)
@@ -169,14 +170,6 @@ class Transactions:
             self.discard()
 
 
-def abandon(producer: KafkaProducer) -> None:
-    """Ends a producer without waiting for what it has not sent."""
-    try:
-        producer.close(timeout=0)
-    except (ke.KafkaError, OSError):
-        producer._sender.force_close()  # `close` gives up halfway when there is something to wait for
-
-
 def _send(producer: KafkaProducer, record: Record) -> None:
     """What cannot be sent at all is raised here, before anything of it is in the transaction."""
     try:
@@ -227,7 +220,8 @@ class Settler:
 
     async def warm_up(self) -> None:
         """Makes the producer, so that the first settlement need not wait for it."""
-        await self._worker.call(self._parts.transactions.ready)
+        with translated(self._parts.servers):
+            await self._worker.call(self._parts.transactions.ready)
 
     async def add(self, item: Item) -> bool:
         """Whether it was committed. One that is under way already is waited for, not done again. Raises

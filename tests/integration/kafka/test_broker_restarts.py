@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from headrace.broker.events import Delta, Event, Finished, Started
 from headrace.broker.fold import fold
 from headrace.broker.ids import new_request_id
 from headrace.broker.kafka.address import parse_address
+from headrace.broker.kafka.clients import Clients
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.event_records import encode_event_record
 from headrace.broker.kafka.places import log_key
@@ -80,6 +83,25 @@ async def test_publishing_watching_and_results_go_on_behind_a_crash(server: Embe
         assert (stats.lanes[Lane.BATCH].waiting, stats.lanes[Lane.BATCH].paused) == (2, True)
     follower.cancel()
     await hand.close()
+    await broker.close()
+
+
+async def test_a_publisher_goes_on_behind_a_freeze_that_outlasts_its_patience(
+    server: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client library by itself would never send again: the record that it gave up had been on its way."""
+    make = Clients.producer_options
+    impatient = {"request_timeout_ms": 500, "delivery_timeout_ms": 1_500}
+    monkeypatch.setattr(Clients, "producer_options", lambda clients: make(clients, **impatient))
+    broker = await connect(server.url, options=OPTIONS)
+    await publish(broker, new_request_id(Lane.BATCH, 0))
+    os.kill(server.pid(), signal.SIGSTOP)
+    try:
+        with pytest.raises(BrokerUnavailable):
+            await broker.publish([Message(b"body", new_request_id(Lane.BATCH, 1), Lane.BATCH)])
+    finally:
+        os.kill(server.pid(), signal.SIGCONT)
+    await publish(broker, new_request_id(Lane.BATCH, 2))
     await broker.close()
 
 
