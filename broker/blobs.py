@@ -25,10 +25,11 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
+
+from msgspec import structs
 
 from headrace.broker.blocking_calls import BlockingCalls
 from headrace.broker.errors import BrokerError
@@ -195,7 +196,7 @@ async def check_in(message: Message, store: BlobStore | None) -> Message:
     """The message to publish: a body above the store's threshold leaves. Without a store it stays."""
     if store is None or message.claim is not None or len(message.body) <= store.threshold:
         return message
-    return replace(message, body=b"", claim=await store.put(message.body, message.content_type))
+    return structs.replace(message, body=b"", claim=await store.put(message.body, message.content_type))
 
 
 async def check_out(message: Message, store: BlobStore | None) -> Message:
@@ -207,7 +208,7 @@ async def check_out(message: Message, store: BlobStore | None) -> Message:
             "the body of this request lies in a blob store, and this consumer was given none; start it with "
             "--blobs and the URL that the publisher uses"
         )
-    return replace(message, body=await store.fetch(message.claim, message.content_type), claim=None)
+    return structs.replace(message, body=await store.fetch(message.claim, message.content_type), claim=None)
 
 
 def address_of(body_hash: bytes) -> str:

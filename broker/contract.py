@@ -32,6 +32,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 from headrace.broker.events import Event, Logged, Terminal
 from headrace.broker.fold import Fold
 from headrace.broker.message import DEFAULT_POOL, Delivery, Lane, Message, RequestRef
@@ -39,8 +41,7 @@ from headrace.broker.message import DEFAULT_POOL, Delivery, Lane, Message, Reque
 # ------------------------------------------------------------------------------------------ publishing
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """Receipt of a publish. `duplicate`: the request was known (same id, same body); nothing was added.
     Kafka cannot look up an id: the repeated message is added, and opens as a TWIN."""
 
@@ -91,8 +92,7 @@ class OpenOutcome(enum.Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """Answer of `open`. `state` is the fold of the log up to the fence; `now_ms` the broker's unix time."""
 
     outcome: OpenOutcome
@@ -102,8 +102,7 @@ class Opened:
     now_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Events to add to the log of a delivery that was opened with RUN. All carry `epoch`; none is terminal,
     since terminal records go through `settle`.
 
@@ -119,8 +118,7 @@ class Append:
     chunks: Sequence[bytes] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """Acknowledge. With `terminal`: append it first and emit `line` (bytes of one output line) as result.
 
     `events`, only with `terminal`: what its log lacks so far, put before it, so that a short request costs
@@ -132,8 +130,7 @@ class Done:
     events: Sequence[Event] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """Deliver again after `delay_ms`, by the broker's clock, under the same position, id and log. (Kafka: its
     delay topics have set lengths; it takes the shortest that is long enough, or the longest there is.)"""
 
@@ -141,8 +138,7 @@ class Retry:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """Hand the delivery back now, so that another consumer takes it over without waiting for the lease: at
     once, or (Kafka, where partitions have one owner) as soon as this session closes. Until then the same
     session may pull it again."""
@@ -150,8 +146,7 @@ class Release:
     reason: str = "handed back"
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(msgspec.Struct, frozen=True):
     """Move the untouched message to the dead letters. With `terminal`: end the log and emit `line` too."""
 
     reason: str
@@ -159,8 +154,7 @@ class DeadLetter:
     line: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PassOn:
+class PassOn(msgspec.Struct, frozen=True):
     """Hand the message on to another pool, under the same position, id and lane; its log says so (`moved`)
     and goes on there. Only before any token of it was made."""
 

@@ -6,12 +6,12 @@ request from 0 and is never used again, not even after a restart. `fold` gives t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+
+class Usage(msgspec.Struct, frozen=True):
     """Token counts of one request. `cached_tokens`: prompt tokens taken from the prefix cache."""
 
     prompt_tokens: int = 0
@@ -19,8 +19,7 @@ class Usage:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(msgspec.Struct, frozen=True):
     """Durations in milliseconds: publish → first pull, last start → first token, last start → end."""
 
     queued_ms: int = 0
@@ -28,8 +27,7 @@ class Timings:
     run_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """A consumer begins the request or takes it over.
 
     `kept` counts the tokens of earlier epochs that stay part of the answer: all of them (a resume), or 0
@@ -54,8 +52,7 @@ class Started:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True):
     """The next tokens. `token_ids` holds all sampled ids, also those whose text is still held back."""
 
     epoch: int
@@ -65,8 +62,7 @@ class Delta:
     choice: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """Terminal: the answer is complete. `reason`: `stop` or `length`."""
 
     epoch: int
@@ -75,8 +71,7 @@ class Finished:
     timings: Timings = Timings()
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """Terminal: no answer, or only the part that the deltas hold.
 
     `status` is the HTTP class of the failure, or 0 where there is none (cancelled, expired, lost).
@@ -91,16 +86,14 @@ class Failed:
     timings: Timings = Timings()
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
+class Handed(msgspec.Struct, frozen=True):
     """The owner gave the request up in order (drain, retry, a planned move): its end was no death."""
 
     epoch: int
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """The request was passed to another pool before any token of it was made. `log`: where its log goes on
     (the adapter's own notation); empty where the log stays the same one (Redis)."""
 
@@ -109,8 +102,7 @@ class Moved:
     log: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True):
     """Raises the epoch without starting anything (Kafka: at every assignment of a partition)."""
 
     epoch: int
@@ -120,8 +112,7 @@ Terminal: TypeAlias = Finished | Failed
 Event: TypeAlias = Started | Delta | Finished | Failed | Handed | Moved | Fence
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
+class Logged(msgspec.Struct, frozen=True):
     """An event with its place in the log. `cursor` is opaque; pass it back to go on behind this event."""
 
     cursor: str

@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Handed, Moved, Started, Terminal
 
 
-@dataclass(frozen=True, slots=True)
-class Deaths:
+class Deaths(msgspec.Struct, frozen=True):
     """Owners and engines that died with the request, in a row, without a token of it in between. `lone`:
     those of them that ran nothing else, the only ones that prove anything."""
 

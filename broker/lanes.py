@@ -12,15 +12,15 @@ this one rule; no clock is needed, and an idle higher lane costs a lower one not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.broker.message import Lane
 
 PATIENCE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """Take up to `at_most` deliveries from `lane`, before the next share of the same plan. `turn`: it comes
     first because it was passed over for long."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
@@ -22,16 +23,14 @@ class Lane(enum.StrEnum):
     BACKGROUND = "background"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRef:
+class RequestRef(msgspec.Struct, frozen=True):
     """Names one request and with it the place of its log. The id is unique within the tenant."""
 
     request_id: str
     tenant: str = DEFAULT_TENANT
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """A body that lies in the blob store (claim check): where, and what it must turn out to be.
 
     `address`: the store's name of it. `body_hash`: that of the message with its whole body. `size`: bytes.
@@ -42,8 +41,7 @@ class Claim:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One request on a queue.
 
     `request_id` is None where the publisher gave none: the record's position becomes the id, and is kept
@@ -63,7 +61,7 @@ class Message:
     deadline_ms: int | None = None
     reply_to: str | None = None
     stream: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     pool: str = DEFAULT_POOL
     queue_timeout_ms: int | None = None
     claim: Claim | None = None
@@ -76,8 +74,7 @@ class Message:
         return hashlib.sha256(self.content_type.encode() + b"\0" + self.body).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """One hand-over of a message to this consumer, held under a lease until it is settled.
 
     `position` is where the request was first published ("stream/entry" or "topic/partition/offset"): it

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
+from msgspec import structs
 
 from headrace.broker.blobs import BlobStore, check_in
 from headrace.broker.contract import Broker
@@ -109,7 +109,7 @@ async def _publish_lines(
 
 def _message(line: Line, template: Message, broker: Broker) -> Message:
     request_id = new_request_id(template.lane, broker.place(template.lane, template.pool))
-    return replace(template, body=line.raw, request_id=request_id)
+    return structs.replace(template, body=line.raw, request_id=request_id)
 
 
 def _tell(group: Sequence[Line], request_ids: Sequence[str]) -> None:

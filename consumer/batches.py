@@ -16,8 +16,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -28,8 +29,7 @@ class JobBroken(Exception):
     """A job raised what its caller could not handle as an error, such as a panic of native code."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(msgspec.Struct, frozen=True):
     work: Callable[[], Any]
     result: asyncio.Future[Any]
 

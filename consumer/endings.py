@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.broker.events import Terminal
 
@@ -21,8 +22,7 @@ class Exit(enum.Enum):
     DROP = "drop"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """`delay_ms`: of a retry. `pool`: where it is passed on to."""
 
     exit: Exit

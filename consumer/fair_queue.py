@@ -21,9 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ticket:
+
+class Ticket(msgspec.Struct, frozen=True, eq=False):
     """One delivery that waits. `size`: bytes of its body; `cost`: tokens, as far as can be told. Times are
     the broker's unix milliseconds; from `late_at_ms` on, those in time go before it."""
 

@@ -12,9 +12,9 @@ output, so that no token is missed.
 from __future__ import annotations
 
 import enum
-from dataclasses import replace
 
 import msgspec
+from msgspec import structs
 
 from headrace.broker.contract import Opened
 from headrace.broker.events import Event, Failed, Finished, Started, Terminal, Timings, Usage
@@ -308,7 +308,7 @@ class InFlight:
         """The terminal record, under the epoch in force."""
         if self.ending is None or self.ending.terminal is None:
             return None
-        return replace(self.ending.terminal, epoch=self.epoch)
+        return structs.replace(self.ending.terminal, epoch=self.epoch)
 
     def _end_doomed(self, now: float | None = None) -> None:
         assert self.doom is not None

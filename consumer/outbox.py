@@ -17,7 +17,9 @@ and when the engine died behind them (what follows was made by the next engine):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from headrace.broker.events import Delta, Event, Started
 from headrace.broker.fold import Fold
@@ -90,14 +92,14 @@ class Outbox:
         """The log is to say anew what is known of the request's past, behind the tokens so far. The next
         token goes at once: it clears the request, and the log shall know."""
         assert self._started is not None
-        self._started = replace(self._started, deaths=deaths, lone_deaths=lone_deaths, alone=alone)
+        self._started = structs.replace(self._started, deaths=deaths, lone_deaths=lone_deaths, alone=alone)
         self._restate, self._pressing = True, True
 
     def cleared(self) -> None:
         """A token came since the last death: it says all, and nothing is held against the request any
         more."""
         assert self._started is not None
-        self._started = replace(self._started, deaths=0, lone_deaths=0, alone=False)
+        self._started = structs.replace(self._started, deaths=0, lone_deaths=0, alone=False)
         self._restate = False
 
     def add(self, token_ids: Sequence[int], text: str, now: float) -> None:
@@ -174,7 +176,7 @@ class Outbox:
             return False
         self.epoch = epoch
         if self._started is not None:
-            self._started = replace(self._started, epoch=epoch, at_ms=now_ms)
+            self._started = structs.replace(self._started, epoch=epoch, at_ms=now_ms)
             self._announce = self._pressing = True
         return True
 
@@ -194,7 +196,7 @@ class Outbox:
 
     def _statement(self, kept: int) -> Started:
         assert self._started is not None
-        return replace(self._started, kept=kept)
+        return structs.replace(self._started, kept=kept)
 
     def _wire_landed(self, state: Fold) -> bool:
         """All events of an append are in the log, or none."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from headrace.broker.blobs import BlobStore, check_out
 from headrace.broker.lines.parse import parse_message
@@ -30,8 +31,7 @@ T = TypeVar("T")
 CHARACTERS_PER_TOKEN = 512  # far above what the longest tokens of usual vocabularies hold, runs of spaces
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """Ready for the engine, but for the seed. `replayed_text`: what the engine takes as shown already when
     the tokens of an interrupted answer are given to it."""
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from headrace.broker.message import Lane
 from headrace.consumer.fair_queue import Ticket
@@ -25,8 +26,7 @@ K = TypeVar("K")
 SAME_TIME_MS = 1000  # deadlines closer than this are in order, whoever's clock they come from
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
+class _Arrival(msgspec.Struct, frozen=True):
     lane: Lane
     tenant: str
     odd: bool  # it should overtake, or be overtaken

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
+from msgspec import structs
 
 from headrace.broker.contract import DeadLettered
 from headrace.broker.errors import BrokerError
@@ -89,7 +90,7 @@ class DeadLetters:
         old = decoded.message
         travelling = {**old.headers, "replay-of": decoded.ref.request_id}
         new_id = new_request_id(old.lane, origin.place.partition, self._at.clock.now_ms())
-        return replace(old, request_id=new_id, headers=travelling)
+        return structs.replace(old, request_id=new_id, headers=travelling)
 
     async def discard(self, positions: Sequence[str]) -> int:
         """Removes them; returns how many there were."""

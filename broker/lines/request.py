@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+
+class Sampling(msgspec.Struct, frozen=True):
     """Sampling parameters as the user set them; None: not set. Terms of the OpenAI API and vLLM."""
 
     max_tokens: int | None = None
@@ -21,8 +21,7 @@ class Sampling:
     ignore_eos: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
+class ParsedRequest(msgspec.Struct, frozen=True):
     """A valid request. Exactly one of `messages` (chat) and `prompt` (text or token ids) is set."""
 
     endpoint: Literal["/v1/chat/completions", "/v1/completions"]
@@ -33,8 +32,7 @@ class ParsedRequest:
     sampling: Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class LineError:
+class LineError(msgspec.Struct, frozen=True):
     """Why a line is no valid request. `code` as in `reference` of the OpenAI batch API, `line` is the
     physical line number in its file from 1 (None outside files). `unreadable`: not even a JSON object;
     on a queue such a message goes to the dead letters."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.broker.redis_streams.link import Command, Link, Reply, ServerError, Value
 
@@ -23,8 +24,7 @@ _MOST_COMMANDS = 256  # in one round trip: others of the server's clients come b
 _MOST_ROUND_TRIPS = 2  # at a time: one is packed and read here while the server works on the other
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(msgspec.Struct, frozen=True):
     commands: Sequence[Command]
     replies: asyncio.Future[list[Reply]]
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.broker.errors import BrokerError, ReplyNotAllowed
 from headrace.broker.message import JSON, Claim, Delivery, Lane, Message, RequestRef
@@ -32,8 +33,7 @@ _MOST_FIELDS = 256
 _LONGEST_ID = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """Where a delivery stands now; the handle of a `Delivery`."""
 
     stream: str

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from headrace.broker.contract import DeadLettered
 from headrace.broker.errors import BrokerError
@@ -68,7 +69,7 @@ class DeadLetters:
                 "as it should be, and discard this letter"
             ) from error
         headers = {**old.message.headers, REPLAY_OF: old.ref.request_id}
-        return replace(old.message, request_id=new_request_id(old.message.lane), headers=headers)
+        return structs.replace(old.message, request_id=new_request_id(old.message.lane), headers=headers)
 
     async def _entry(self, position: str) -> tuple[bytes, Sequence[bytes]] | None:
         entry_id = self._entry_id(position)

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.broker.lanes import Preference, Share
 from headrace.broker.message import Lane
 from headrace.broker.names import Names
@@ -17,8 +19,7 @@ from headrace.broker.redis_streams.scripts import Scripts
 from headrace.broker.redis_streams.sweep import SweepPlan
 
 
-@dataclass(frozen=True, slots=True)
-class TakenEntry:
+class TakenEntry(msgspec.Struct, frozen=True):
     """An entry that is now this consumer's. `claimed`: another one had it before."""
 
     entry: Entry

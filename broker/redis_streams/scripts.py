@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+import msgspec
 
 from headrace.broker.redis_streams.bundle import Bundle
 from headrace.broker.redis_streams.link import Link, Reply, ServerError, Value
@@ -14,8 +15,7 @@ from headrace.broker.redis_streams.link import Link, Reply, ServerError, Value
 _FOLDER = Path(__file__).parent / "scripts"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One call of a script; `arguments` are ARGV. The dictionary of both stands at the head of its file."""
 
     script: str

@@ -5,7 +5,7 @@ Message ──route──► pool ──depth──► room ──check in──
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from headrace.broker.blobs import BlobStore, check_in
 from headrace.broker.contract import Broker, Conflict, Published
@@ -45,7 +45,9 @@ class Intake:
         try:
             message = await check_in(message, self._blobs)
             request_id = message.request_id or self._new_id(message, pool)
-            [result] = await self._broker.publish([replace(message, pool=pool, request_id=request_id)])
+            [result] = await self._broker.publish(
+                [structs.replace(message, pool=pool, request_id=request_id)]
+            )
         finally:
             self._depths.published(message.lane, pool)
         return status.taken(result.ref.request_id) if isinstance(result, Conflict) else result

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import pytest
+from msgspec import structs
 
 from headrace.broker.contract import DeadLetter, Done
 from headrace.broker.events import Event, Fence
@@ -153,7 +154,7 @@ def forgets_what_comes_with_the_end(patch: pytest.MonkeyPatch) -> None:
     async def without_events(
         settling: Settling, tenure: Tenure, delivery: Delivery, settlement: Done | DeadLetter
     ) -> bool:
-        bare = replace(settlement, events=()) if isinstance(settlement, Done) else settlement
+        bare = structs.replace(settlement, events=()) if isinstance(settlement, Done) else settlement
         return await conclude(settling, tenure, delivery, bare)
 
     patch.setattr(Settling, "_conclude", without_events)

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from headrace.broker.contract import (
     CancelResult,
@@ -212,7 +213,7 @@ class MemoryLog:
             raise BrokerError(f"{position} cannot be replayed, since it is no message: {decoded.reason}")
         old = decoded.message
         headers = {**old.headers, "replay-of": decoded.ref.request_id}
-        again = replace(old, request_id=new_request_id(old.lane), headers=headers)
+        again = structs.replace(old, request_id=new_request_id(old.lane), headers=headers)
         self.cluster.control.discarded.add(offset)
         return self._publish(again).ref
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from msgspec import structs
 
 from headrace.broker.blobs import (
     BlobChanged,
@@ -127,7 +127,7 @@ async def test_a_claim_that_lies_about_the_size_does_not_pass(store: BlobStore) 
     claim = await store.put(BODY, JSON)
     for size in (0, len(BODY) - 1, len(BODY) + 1):
         with pytest.raises(BlobChanged):
-            await store.fetch(replace(claim, size=size), JSON)
+            await store.fetch(structs.replace(claim, size=size), JSON)
 
 
 async def test_bodies_and_claims_above_the_limit_are_refused_with_the_numbers(store: BlobStore) -> None:
@@ -135,7 +135,7 @@ async def test_bodies_and_claims_above_the_limit_are_refused_with_the_numbers(st
         await store.put(b"x" * 10_001, JSON)
     for size in (10_001, -1):
         with pytest.raises(BlobRefused, match="10000"):
-            await store.fetch(replace(claim_of(BODY), size=size), JSON)
+            await store.fetch(structs.replace(claim_of(BODY), size=size), JSON)
 
 
 async def test_a_store_that_hangs_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ async def test_a_body_up_to_the_threshold_stays(store: BlobStore) -> None:
     message = Message(b"x" * 100)
     assert await check_in(message, store) is message
     assert await check_out(message, store) is message
-    assert (await check_in(replace(message, body=b"x" * 101), store)).claim is not None
+    assert (await check_in(structs.replace(message, body=b"x" * 101), store)).claim is not None
 
 
 async def test_what_is_checked_in_is_not_checked_in_again(store: BlobStore) -> None:

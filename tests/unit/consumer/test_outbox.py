@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from headrace.broker.events import Delta, Event, Started
 from headrace.broker.fold import Deaths, Fold, fold
@@ -165,7 +166,7 @@ def test_a_death_is_stated_behind_the_tokens_and_keeps_them_all() -> None:
     outbox.restate(deaths=1, lone_deaths=1, alone=True)
     delta, again = outbox.take()
     assert delta == Delta(1, 1, (2,), "b")
-    assert again == replace(started(1, kept=2), deaths=1, lone_deaths=1, alone=True)
+    assert again == structs.replace(started(1, kept=2), deaths=1, lone_deaths=1, alone=True)
     outbox.acknowledged()
     assert outbox.stated == again
     assert fold([started(1), Delta(1, 0, (1,), "a"), delta, again]).deaths == Deaths(2, 2)
@@ -174,7 +175,7 @@ def test_a_death_is_stated_behind_the_tokens_and_keeps_them_all() -> None:
 def test_a_death_before_anything_was_written_is_stated_once() -> None:
     outbox = begun()
     outbox.restate(deaths=1, lone_deaths=0, alone=True)
-    assert outbox.take() == (replace(started(1), deaths=1, alone=True),)
+    assert outbox.take() == (structs.replace(started(1), deaths=1, alone=True),)
 
 
 def test_the_first_token_after_a_death_goes_at_once_and_clears_the_request() -> None:
@@ -211,7 +212,7 @@ def test_a_statement_of_unknown_fate_is_told_by_what_it_states() -> None:
         state = fold([*log, *events] if lands else log)
         assert outbox.reopened(2, state, now_ms=0)
         assert (outbox.stated is not None and outbox.stated.deaths == 1) is lands
-        assert outbox.take() == (replace(started(2, kept=1), deaths=1),)
+        assert outbox.take() == (structs.replace(started(2, kept=1), deaths=1),)
 
 
 @dataclass
