@@ -30,9 +30,9 @@ from headrace.broker.kafka.event_records import Closing, LogState, decode_event_
 from headrace.broker.wire import decode_event, encode_event
 
 _STATE = "headrace-state"
-# Ended requests that are remembered, and how far back a restore looks for them: bounds for late twins.
+# Ended requests that are remembered, and records that a restore looks back for them: bounds for late twins.
 REMEMBERED = 2_048
-LOOK_BACK = 4_096
+LOOK_BACK = 512
 
 
 Beside: TypeAlias = Closing | Departure | None

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 P = TypeVar("P")
 
-_MOST_RECORDS = 512
+_MOST_RECORDS = 256
 _MOST_BYTES = 4 << 20
 _MOST_BYTES_OF_ALL = 32 << 20
 

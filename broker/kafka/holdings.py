@@ -93,7 +93,8 @@ class Holdings:
         return bool(self._restoring) or any(tenure.behind for tenure in self.tenures.values())
 
     def of_lane(self, lane: Lane) -> list[Tenure]:
-        return [tenure for tenure in self.tenures.values() if tenure.topics.lane is lane]
+        """Those of a lane that stay."""
+        return [t for t in self.tenures.values() if t.topics.lane is lane and not t.leaving]
 
     def take_lost(self) -> list[Delivery]:
         """Deliveries that went with their partitions since the last call."""
@@ -132,8 +133,9 @@ class Holdings:
 
     # ------------------------------------------------------------------------------- from the owner
 
-    def assigned(self, partitions: frozenset[TopicPartition], member: str) -> None:
-        task = asyncio.create_task(self._restore(partitions, member), name="headrace kafka restore")
+    def assigned(self, partitions: frozenset[TopicPartition], member: str, turn: int) -> None:
+        restore = self._restore(partitions, member, turn)
+        task = asyncio.create_task(restore, name="headrace kafka restore")
         self._restoring[task] = set(partitions)
         task.add_done_callback(self._restored)
 
@@ -163,13 +165,13 @@ class Holdings:
 
     # -------------------------------------------------------------------------------------- taking over
 
-    async def _restore(self, partitions: frozenset[TopicPartition], member: str) -> None:
+    async def _restore(self, partitions: frozenset[TopicPartition], member: str, turn: int) -> None:
         assert self._restorer is not None
         wanted = self._restoring_now()
         requests = [(self._requests[p.topic], p.partition) for p in partitions if p.topic in self._requests]
         delayed = [p for p in partitions if p.topic in self._delayed]
         (tenures, commits), _ = await asyncio.gather(
-            self._restorer.restore(requests, delayed, member), self._parts.before_work()
+            self._restorer.restore(requests, delayed, member, turn), self._parts.before_work()
         )
         for tenure in tenures:
             if tenure.partition in wanted:

@@ -21,6 +21,8 @@ class Opening:
 
     async def open(self, tenure: Tenure, delivery: Delivery) -> tuple[OpenOutcome, int]:
         """What the delivery is, and the epoch to run it under."""
+        if tenure.leaving:
+            return OpenOutcome.LOST, 0
         if tenure.moved_away(delivery):
             await self._settlements.complete_move(tenure, delivery)
             return OpenOutcome.LOST, 0

@@ -20,7 +20,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -30,7 +30,7 @@ from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.coordinator.base import MemberState
 from kafka.structs import TopicPartition
 
-from headrace.broker.errors import BrokerError, BrokerRefused
+from headrace.broker.errors import BrokerRefused
 from headrace.broker.kafka.assignor import MembershipLost
 from headrace.broker.kafka.bridge import tell
 from headrace.broker.kafka.clients import ConsumerRecord
@@ -52,8 +52,9 @@ _PASSING = (ke.RetriableError, ke.KafkaConnectionError, OSError)
 class OwnerEvents(Protocol):
     """What the thread tells; all of it is called on the event loop, in the order in which it happened."""
 
-    def assigned(self, partitions: frozenset[TopicPartition], member: str) -> None:
-        """Under this membership; they are paused until somebody resumes them."""
+    def assigned(self, partitions: frozenset[TopicPartition], member: str, turn: int) -> None:
+        """Under this membership; they are paused until somebody resumes them. `turn` tells this assignment
+        from others of the same partitions, see `OwnerThread.ours`."""
 
     def revoked(self, partitions: frozenset[TopicPartition], release: Callable[[], None]) -> None:
         """In order: flush and commit, then call `release`. Who takes too long has lost them, and all others:
@@ -90,6 +91,8 @@ class OwnerThread:
         self._alive_s = time.monotonic()
         self._membership: Membership | None = None
         self._joined = False
+        self._turn = 0  # counts assignments
+        self._turns: dict[TopicPartition, int] = {}
         self._was_silent = False
         self._thread = threading.Thread(target=self._run, name="headrace kafka owner", daemon=True)
 
@@ -141,8 +144,11 @@ class OwnerThread:
                 self._membership = None
                 tell(self._loop, self._events.lost)
                 self._await_sign()
-        except BrokerRefused as error:
+        except Exception as error:
             self._membership = None
+            if not isinstance(error, BrokerRefused):
+                logger.exception("the thread of the consumer failed")
+                error = BrokerRefused(f"the consumer failed: {type(error).__name__}: {error}")
             tell(self._loop, self._events.failed, error)
         finally:
             tell(self._loop, self._ended.set)
@@ -160,6 +166,7 @@ class OwnerThread:
                 self._poll(consumer, listener)
         finally:
             listener.closing = True
+            self._turns.clear()
             self._close(consumer)
 
     def _join(self, consumer: KafkaConsumer, listener: _Listener) -> None:
@@ -175,7 +182,7 @@ class OwnerThread:
     def _make(self) -> KafkaConsumer | None:
         try:
             return self._options.make()
-        except BaseException as error:
+        except (ke.KafkaError, OSError) as error:
             self._wait_out(error)
             return None
 
@@ -240,8 +247,6 @@ class OwnerThread:
         translated = translate(error, self._options.servers)
         if isinstance(translated, BrokerRefused) and not isinstance(error, _PASSING):
             raise translated from error
-        if not isinstance(error, ke.KafkaError | OSError | BrokerError):
-            raise BrokerRefused(f"the consumer failed: {type(error).__name__}: {error}") from error
         logger.debug("polling failed, will be repeated: %s", error)
         self._stopped.wait(_PAUSE_S)
 
@@ -260,11 +265,20 @@ class OwnerThread:
         except (ke.KafkaError, OSError, RuntimeError) as error:
             logger.debug("leaving the group failed, the session will lapse: %s", error)
 
-    def tell_assigned(self, partitions: frozenset[TopicPartition], member: str) -> None:
-        tell(self._loop, self._events.assigned, partitions, member)
+    def ours(self, partitions: Iterable[TopicPartition], turn: int) -> frozenset[TopicPartition]:
+        """Those that stayed ours since that assignment. Only the owner thread can tell for sure: nothing
+        moves between its polls."""
+        return frozenset(partition for partition in partitions if self._turns.get(partition) == turn)
 
-    def tell_revoked(self, partitions: frozenset[TopicPartition], release: Callable[[], None]) -> bool:
-        return tell(self._loop, self._events.revoked, partitions, release)
+    def tell_assigned(self, partitions: frozenset[TopicPartition], member: str) -> None:
+        self._turn += 1
+        self._turns |= dict.fromkeys(partitions, self._turn)
+        tell(self._loop, self._events.assigned, partitions, member, self._turn)
+
+    def tell_revoked(self, partitions: frozenset[TopicPartition], release: Callable[[], None]) -> None:
+        for partition in partitions:
+            self._turns.pop(partition, None)
+        tell(self._loop, self._events.revoked, partitions, release)
 
 
 def _unstick(consumer: KafkaConsumer) -> None:
@@ -284,6 +298,8 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka-
         self.closing = False  # all is said already
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        if self.lost:
+            return
         # They stay paused until they are restored. The place keeps kafka-python from looking for one.
         self._consumer.pause(*assigned)
         for partition in assigned:

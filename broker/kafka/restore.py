@@ -196,16 +196,17 @@ class Restorer:
         requests: Sequence[tuple[LaneTopics, int]],
         delays: Sequence[TopicPartition],
         member: str,
+        turn: int,
     ) -> tuple[list[Tenure], dict[TopicPartition, Committed]]:
         """Tenures of request partitions, and where partitions of delay topics, which have no logs, stand.
-        Waits for as long as it takes; who loses the partitions meanwhile cancels it."""
+        `turn`: that of their assignment. Waits for as long as it takes; who loses all of them cancels it."""
         left, starts = await self._look(requests, delays)
         tenures: list[Tenure] = []
         waiting = dict(starts)  # for the first commit
         while left or waiting:
             for one in left:
                 one.committed = replace(one.committed, epoch=one.committed.epoch + 1)
-            kept = await self.commit({one.requests: one.committed for one in left} | waiting, member)
+            kept = await self.commit({one.requests: one.committed for one in left} | waiting, member, turn)
             starts = {p: start for p, start in starts.items() if p in kept or p not in waiting}
             waiting = {}
             left = [one for one in left if one.requests in kept]
@@ -219,10 +220,10 @@ class Restorer:
         return tenures, starts
 
     async def commit(
-        self, commits: Mapping[TopicPartition, Committed], member: str
+        self, commits: Mapping[TopicPartition, Committed], member: str, turn: int
     ) -> frozenset[TopicPartition]:
-        """A plain commit by the owner thread, of those partitions that are still ours under this membership;
-        answers which these are."""
+        """A plain commit by the owner thread, of those partitions that are still ours; answers which these
+        are."""
         offsets = {
             partition: OffsetAndMetadata(
                 committed.base,
@@ -232,21 +233,22 @@ class Restorer:
             for partition, committed in commits.items()
         }
         while True:
-            kept = await self._commit_once(offsets, member)
+            kept = await self._commit_once(offsets, member, turn)
             if kept is not None:
                 return kept
             await asyncio.sleep(_AGAIN_S)
 
     async def _commit_once(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: str
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: str, turn: int
     ) -> frozenset[TopicPartition] | None:
         """None: it has to be tried again, if we are still there by then."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[frozenset[TopicPartition] | None] = loop.create_future()
 
         def commit(consumer: KafkaConsumer) -> None:
-            # What was revoked meanwhile is somebody else's: the group would take it from us all the same.
-            kept = frozenset(offsets.keys() & consumer.assignment())
+            # What was revoked meanwhile is, or was, somebody else's: the group would take our commit all the
+            # same, and forget what they finished.
+            kept = self._owner.ours(offsets, turn)
             if not kept:
                 tell(loop, resolve, done, kept)
                 return

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import logging
 import os
 import secrets
@@ -43,6 +42,7 @@ from headrace.broker.kafka.assignor import LaneAssignor
 from headrace.broker.kafka.codec import Record, chunk_record
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.control import Report
+from headrace.broker.kafka.epochs import copy_of
 from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.holdings import Holdings, HoldingsParts
 from headrace.broker.kafka.housekeeping import Housekeeping
@@ -234,7 +234,7 @@ class KafkaSession:
         outcome, epoch = await self._opening.open(tenure, delivery)
         log = tenure.logs.logs.get(log_key(delivery.ref))
         # A copy: the caller folds what it appends, and we fold what was acknowledged.
-        state = None if log is None else copy.deepcopy(log.fold)
+        state = None if log is None else copy_of(log.fold)
         return Opened(outcome, epoch, state, self._is_cancelled(delivery), now_ms)
 
     async def append(self, batch: Sequence[Append]) -> list[bool]:
@@ -315,7 +315,7 @@ class KafkaSession:
             task.cancel()
         await asyncio.gather(*side, return_exceptions=True)
         await self._housekeeping.close()
-        with contextlib.suppress(BrokerError):
+        with contextlib.suppress(BrokerError, TimeoutError):
             await asyncio.wait_for(self._let_go(list(self._holdings.tenures.values())), _GOODBYE_S)
         self._owner.stop()
         if not await self._owner.stopped(_GOODBYE_S):
@@ -334,6 +334,8 @@ class KafkaSession:
     async def _let_go(self, tenures: Sequence[Tenure]) -> None:
         """Says of all that runs there that it was given up in order, and finishes what is being settled."""
         reason = "the consumer leaves" if self.closed else "moved to another consumer"
+        for tenure in tenures:
+            tenure.leaving = True
         await self._appender.hand_back(tenures, reason)
         await self._settler.flushed(self._release_s)
 
@@ -382,7 +384,8 @@ class KafkaSession:
                 heartbeat_interval_ms=max(20, min(self._lease_ms // 10, 1_000)),
                 max_poll_interval_ms=max(10_000, 2 * self._lease_ms),
                 fetch_max_wait_ms=_FETCH_MS,
-                fetch_max_bytes=16 << 20,
+                fetch_max_bytes=4 << 20,
+                max_partition_fetch_bytes=256 << 10,
             )
         )
         assignor.membership = consumer.group_metadata

@@ -67,7 +67,7 @@ class Tenure:
 
     `epoch` is that of the partition's fence; `top_epoch` the highest that this owner committed (a second
     `open` takes a new one for its request alone). `known_end`: how far requests are known to stand. `member`:
-    the membership under which it was assigned. `gone`: it is over.
+    the membership under which it was assigned. `leaving`: nothing more begins. `gone`: it is over.
     A zombie has a tenure too: it cannot know that another one has begun.
     """
 
@@ -81,6 +81,7 @@ class Tenure:
     member: str
     fenced_ms: int = 0
     top_epoch: int = 0
+    leaving: bool = False
     gone: bool = False
     held: dict[int, Delivery] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)

@@ -8,10 +8,10 @@ MIB = 1 << 20
 
 
 def test_a_partition_that_has_enough_is_paused_and_resumed_when_half_of_it_is_gone() -> None:
-    assert paused_partitions({"a": Fill(511, 0)}, []) == set()
-    assert paused_partitions({"a": Fill(512, 0)}, []) == {"a"}
-    assert paused_partitions({"a": Fill(256, 0)}, ["a"]) == {"a"}
-    assert paused_partitions({"a": Fill(255, 0)}, ["a"]) == set()
+    assert paused_partitions({"a": Fill(255, 0)}, []) == set()
+    assert paused_partitions({"a": Fill(256, 0)}, []) == {"a"}
+    assert paused_partitions({"a": Fill(128, 0)}, ["a"]) == {"a"}
+    assert paused_partitions({"a": Fill(127, 0)}, ["a"]) == set()
 
 
 def test_large_records_count_by_their_bytes() -> None:
