@@ -17,7 +17,7 @@ from headrace.broker.names import Names
 from tests.contract.case import Case
 
 LEASE_MS = 1_500
-OPTIONS = {"partitions": "2", "delays": "20ms 500ms 1s 15s"}
+OPTIONS = {"partitions": "2", "delays": "20ms 750ms 1500ms 15s"}
 
 
 class KafkaCase(Case):
