@@ -18,7 +18,9 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import argparse  # noqa: E402 (the path first)
 import shutil  # noqa: E402
+import signal  # noqa: E402
 import tempfile  # noqa: E402
+import time  # noqa: E402
 from collections.abc import Callable, Iterator, Sequence  # noqa: E402
 
 from rich.console import Console  # noqa: E402
@@ -48,23 +50,29 @@ BROKERS: dict[str, tuple[BrokerKind, ...]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: all that was measured meets its target."""
     options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that children are ended, too
     console, header = Console(width=None if sys.stdout.isatty() else 200), describe()
     rows: list[Row] = []
     work = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     settings = _settings(options, work)
     header["valkey"] = f"appendfsync {settings.fsync}"
-    for name in options.only or MEASUREMENTS:
-        console.print(f"measuring {name} …", highlight=False)
-        for row in _guarded(name, settings):
-            rows.append(row)
-            console.print(f"  {row.what}: {row.value} {row.unit} {row.note}", highlight=False, markup=False)
-    show(rows, header, console)
-    if options.json is not None:
-        options.json.write_text(as_json(rows, header) + "\n")
-    if options.keep:
-        console.print(f"logs: {work}")
-    else:
-        shutil.rmtree(work, ignore_errors=True)
+    try:
+        for name in options.only or MEASUREMENTS:
+            began = time.monotonic()
+            console.print(f"measuring {name} …", highlight=False)
+            for row in _guarded(name, settings):
+                rows.append(row)
+                told = f"  {row.what}: {row.value} {row.unit} {row.note}"
+                console.print(told, highlight=False, markup=False)
+            console.print(f"  took {time.monotonic() - began:.0f} s", highlight=False)
+        show(rows, header, console)
+        if options.json is not None:
+            options.json.write_text(as_json(rows, header) + "\n")
+    finally:
+        if options.keep:
+            console.print(f"logs: {work}")
+        else:
+            shutil.rmtree(work, ignore_errors=True)
     return int(any(row.verdict is Verdict.MISSED for row in rows))
 
 

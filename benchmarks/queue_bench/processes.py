@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MIB = 1 << 20
+_PR_SET_PDEATHSIG = 1
 
 
 def family(pid: int) -> list[int]:
@@ -57,7 +60,7 @@ def running(
     argv: Sequence[str | Path], log: Path, *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A process whose output goes to `log`; SIGTERM at the end, SIGKILL to its whole family where that is
-    not enough. Its stdin and stdout are pipes for whoever talks to it."""
+    not enough, or where this process dies before. Its stdin and stdout are pipes for whoever talks to it."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             argv,
@@ -67,6 +70,7 @@ def running(
             cwd=cwd,
             text=True,
             env={**os.environ, **(env or {})},
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
     try:
         yield process
@@ -81,6 +85,10 @@ def running(
         for pid in members[1:]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def wait_until(true: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.queue_bench.ours import ROOT, service
+from benchmarks.queue_bench.processes import cpu_seconds
 from benchmarks.queue_bench.real_engine import engine_arguments, prompts, threads
 from benchmarks.queue_bench.report import CannotRun, Row, Target, missing
 from benchmarks.queue_bench.servers import running_server
@@ -20,6 +23,15 @@ from headrace.broker.message import Lane
 from headrace.producer.client import Client
 
 NAME: Final = "tax"
+
+
+@dataclass(frozen=True, slots=True)
+class _Online:
+    """`seconds`: from the first request's departure to the last token's arrival; `cpu`: seconds of CPU
+    time of each process meanwhile."""
+
+    seconds: float
+    cpu: dict[str, float]
 
 
 def run(settings: BenchSettings) -> Iterator[Row]:
@@ -37,9 +49,14 @@ def run(settings: BenchSettings) -> Iterator[Row]:
     yield Row(
         NAME, "offline", made / offline, "tokens/s", note=f"{threads()} threads, {count} × {tokens} tokens"
     )
-    for kind, seconds in online.items():
-        share, note = 100 * offline / seconds, f"{made / seconds:,.0f} tokens/s, deltas streamed over gRPC"
-        yield Row(NAME, f"behind {kind} ÷ offline", share, "%", Target("at least", 97), note)
+    for kind, found in online.items():
+        speed = f"{made / found.seconds:,.0f} tokens/s, deltas streamed over gRPC"
+        share = 100 * offline / found.seconds
+        yield Row(NAME, f"behind {kind} ÷ offline", share, "%", Target("at least", 97), speed)
+        note = ", ".join(f"{name} {1e6 * spent / made:,.0f}" for name, spent in found.cpu.items())
+        beside = sum(spent for name, spent in found.cpu.items() if name != "engine")
+        what = f"CPU beside the engine, {kind}"
+        yield Row(NAME, what, 1e6 * beside / made, "µs/token", note=f"µs of each: {note}")
 
 
 def _offline(settings: BenchSettings, count: int, tokens: int) -> float:
@@ -51,23 +68,30 @@ def _offline(settings: BenchSettings, count: int, tokens: int) -> float:
     return float(json.loads(done.stdout)["seconds"])
 
 
-def _online(settings: BenchSettings, kind: BrokerKind, count: int, tokens: int) -> float:
+def _online(settings: BenchSettings, kind: BrokerKind, count: int, tokens: int) -> _Online:
     work = settings.folder(f"{NAME}-{kind}")
     with (
         running_server(kind, work, settings.fsync) as server,
-        service("consumer", engine_arguments(settings.model), server.url, work),
+        service("consumer", engine_arguments(settings.model), server.url, work) as consumer,
         service("gateway", ("--grpc-port", "0"), server.url, work) as gateway,
     ):
-        return asyncio.run(_stream(gateway.told["grpc"], count, tokens))
+        pids = {
+            "engine": consumer.pids[1:],
+            "consumer": consumer.pids[:1],
+            "gateway": gateway.pids,
+            "broker": [server.pid],
+            "client": [os.getpid()],
+        }
+        return asyncio.run(_measure(gateway.told["grpc"], count, tokens, pids))
 
 
-async def _stream(target: str, count: int, tokens: int) -> float:
-    """Seconds from the first request's departure to the last token's arrival."""
+async def _measure(target: str, count: int, tokens: int, pids: dict[str, list[int]]) -> _Online:
     async with Client(target) as client:
         await asyncio.gather(*(_follow(client, prompt, tokens) for prompt in prompts(4, first=10_000)))
-        began = time.perf_counter()
+        before, began = {name: cpu_seconds(each) for name, each in pids.items()}, time.perf_counter()
         await asyncio.gather(*(_follow(client, prompt, tokens) for prompt in prompts(count)))
-        return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+    return _Online(seconds, {name: cpu_seconds(each) - before[name] for name, each in pids.items()})
 
 
 async def _follow(client: Client, prompt: str, tokens: int) -> None:
