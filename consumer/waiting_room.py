@@ -58,22 +58,32 @@ class WaitingRoom:
     def take(self, now_ms: float, *, interactive_only: bool = False) -> Ticket | None:
         """The next one, which then waits no longer. `now_ms`: the broker's unix time. `interactive_only`:
         there is no room but what is reserved for the interactive lane."""
-        if not self._lane_of:
+        waiting = [lane for lane, queue in self._queues.items() if len(queue)]
+        if len(waiting) == 1:  # there is nothing to prefer, and nobody is passed over
+            lane = waiting[0]
+            may_go = lane is Lane.INTERACTIVE or not interactive_only
+            return self._take_from(lane, now_ms) if may_go else None
+        if not waiting:
             return None
         every_lane = len(self._queues)  # one is taken, but an empty lane shall not use up another's turn
         shares = self._preference.plan(every_lane, reserved=every_lane if interactive_only else 0)
         for asked, share in enumerate(shares, start=1):
-            queue = self._queues.get(share.lane)
-            ticket = queue.take(now_ms) if queue is not None else None
+            ticket = self._take_from(share.lane, now_ms)
             if ticket is not None:
                 self._preference.taken({share.lane: 1}, shares[:asked])
-                self._left(ticket)
                 return ticket
         return None
 
     def charge(self, ticket: Ticket, lane: Lane, cost: float) -> None:
         """What one that went has cost in truth."""
         self._queues[lane].charge(ticket, cost)
+
+    def _take_from(self, lane: Lane, now_ms: float) -> Ticket | None:
+        queue = self._queues.get(lane)
+        ticket = queue.take(now_ms) if queue is not None else None
+        if ticket is not None:
+            self._left(ticket)
+        return ticket
 
     def _left(self, ticket: Ticket) -> Lane | None:
         lane = self._lane_of.pop(ticket, None)

@@ -20,6 +20,7 @@ from headrace.broker.redis_streams.scripts import Call
 from headrace.broker.redis_streams.settings import Retention
 from headrace.broker.wire import encode_event
 
+PAGE = 512  # entries of a log that are read at a time
 RELEASED = "released"  # holds what was handed back, until a sweep takes it
 
 
@@ -116,7 +117,7 @@ class SessionCalls:
         keys = [entry.stream, names.index(ref), names.log(ref), names.retry_messages]
         place = [names.group, self._consumer, entry.entry_id]
         body_hash = delivery.message.body_hash
-        return Call("open", keys, [*place, delivery.position, body_hash, delivery.published_ms])
+        return Call("open", keys, [*place, delivery.position, body_hash, delivery.published_ms, PAGE])
 
     def append(self, item: Append) -> Call:
         kept, message = self._retention, item.delivery.message

@@ -10,11 +10,11 @@ from headrace.broker.events import Logged
 from headrace.broker.fold import Fold
 from headrace.broker.message import RequestRef
 from headrace.broker.names import Names
+from headrace.broker.redis_streams.calls import PAGE
 from headrace.broker.redis_streams.feeds import FeedReader, LogEntry, Tail, feed_number
 from headrace.broker.redis_streams.link import Backoff, Link, Reply
 from headrace.broker.wire import decode_event
 
-PAGE = 512
 _CURSOR = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 

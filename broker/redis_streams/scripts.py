@@ -72,15 +72,6 @@ class Scripts:
                 replies[number] = reply
         return _all_well(replies)
 
-    async def run_and_read(self, call: Call, *read: Value) -> tuple[Reply, Reply]:
-        """Runs a script and, behind it in the same round trip, a plain command."""
-        first, second = await self._link.pipeline([self._command(call), read])
-        if _unknown(first):
-            await self._load()
-            first, second = await self._link.pipeline([self._command(call), read])
-        _all_well((first, second))
-        return first, second
-
     def _command(self, call: Call) -> Sequence[Value]:
         return ("EVALSHA", self._hashes[call.script], len(call.keys), *call.keys, *call.arguments)
 

@@ -34,10 +34,10 @@ from headrace.broker.fold import Fold
 from headrace.broker.message import Delivery, Lane, RequestRef
 from headrace.broker.names import Names
 from headrace.broker.redis_streams.bundle import Bundle
-from headrace.broker.redis_streams.calls import SessionCalls, entry_of
+from headrace.broker.redis_streams.calls import PAGE, SessionCalls, entry_of
 from headrace.broker.redis_streams.codec import Entry, Undecodable, check_pool, decode, pairs
 from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply
-from headrace.broker.redis_streams.logs import PAGE, entry_place, log_entries, read_page
+from headrace.broker.redis_streams.logs import entry_place, log_entries, read_page
 from headrace.broker.redis_streams.looking import QueueLooker, TakenEntry
 from headrace.broker.redis_streams.registry import describe
 from headrace.broker.redis_streams.scripts import Scripts
@@ -174,17 +174,15 @@ class RedisSession:
         hold = self._hold(delivery)
         if hold is None:
             return Opened(OpenOutcome.LOST)
-        log = self._names.log(delivery.ref)
-        read = ("XRANGE", log, "-", "+", "COUNT", PAGE)
-        reply, page = await self._scripts.run_and_read(self._calls.open(delivery), *read)
-        name, epoch, cancelled, now_ms = reply
+        reply = await self._scripts.run(self._calls.open(delivery))
+        name, epoch, cancelled, now_ms, page = reply
         outcome = OpenOutcome(name.decode())
         if outcome is OpenOutcome.LOST:
             self._drop(hold)
         if outcome is not OpenOutcome.RUN:
             return Opened(outcome, now_ms=now_ms)
         hold.epoch = epoch
-        state = await self._fold(log, page)
+        state = await self._fold(self._names.log(delivery.ref), page)
         return Opened(outcome, epoch, state, bool(cancelled), now_ms)
 
     async def _fold(self, log: str, first_page: Reply) -> Fold:

@@ -29,11 +29,13 @@ local function owns(stream, group, consumer, id)
 end
 
 -- Why a writer may not write: LOST (somebody else has the delivery, or nobody), OVERTAKEN (its epoch is
--- not the latest), nil: it may. Epoch '0' belongs to outcomes that opened nothing.
+-- not the latest), nil: it may; and the state that the index holds. Epoch '0' belongs to outcomes that opened
+-- nothing.
 local function refusal(stream, index, group, consumer, id, epoch)
   if not owns(stream, group, consumer, id) then return LOST end
-  if epoch ~= '0' and redis.call('HGET', index, 'epoch') ~= epoch then return OVERTAKEN end
-  return nil
+  local known = redis.call('HMGET', index, 'epoch', 'state')
+  if epoch ~= '0' and known[1] ~= epoch then return OVERTAKEN end
+  return nil, known[2]
 end
 
 -- Whether the delivery that runs a request still exists: queued in any pool, pending, or parked for a retry.
@@ -119,7 +121,7 @@ local function emit(topic, results, kind, keep_ms, first, last)
 end
 
 -- Ends a log and emits the result line, once, to `topic` or to `results`. What may fail comes first: a script
--- that breaks off is not undone. `first` is the place in ARGV of this dictionary:
+-- that breaks off is not undone. `state`: that of the index. `first` is the place in ARGV of this dictionary:
 --   first      terminal event, '' for none
 --   first + 1  ms that log and index live on
 --   first + 2  length that a feed is trimmed to
@@ -127,10 +129,10 @@ end
 --   first + 4  ms that lines, or a reply topic without new ones, are kept
 --   first + 5  number of fields and values of the line, which follow; behind them events that come before
 --              the terminal one
-local function conclude(index, log, feed, topic, results, first)
+local function conclude(state, index, log, feed, topic, results, first)
   local terminal, keep_log, feed_length = ARGV[first], ARGV[first + 1], ARGV[first + 2]
   local kind, keep_lines, count = ARGV[first + 3], ARGV[first + 4], tonumber(ARGV[first + 5])
-  if terminal == '' or redis.call('HGET', index, 'state') == 'ended' then return end
+  if terminal == '' or state == 'ended' then return end
   if kind ~= '' then emit(topic, results, kind, keep_lines, first + 6, first + 5 + count) end
   local events = {}
   for i = first + 6 + count, #ARGV do events[#events + 1] = ARGV[i] end

@@ -7,7 +7,7 @@
 -- Returns 1, or why not: LOST, OVERTAKEN
 
 local MOST_VALUES = 4000  -- unpack is bounded; more are kept packed in one field, and the body beside it
-local refused = refusal(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+local refused, state = refusal(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 if refused then return refused end
 
 local entry = redis.call('XRANGE', KEYS[1], ARGV[3], ARGV[3])[1]
@@ -20,6 +20,6 @@ if #fields > MOST_VALUES then
   fields = {'msgpack', cmsgpack.pack(fields), body and 'body', body}
 end
 redis.call('XADD', KEYS[7], '*', 'reason', ARGV[5], 'origin', ARGV[6], unpack(fields))
-conclude(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 7)
+conclude(state, KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 7)
 acknowledge(KEYS[1], ARGV[1], ARGV[3])
 return 1

@@ -4,8 +4,8 @@
 -- ARGV[1] group   ARGV[2] consumer   ARGV[3] entry id   ARGV[4] epoch   ARGV[5…] as `conclude` takes them
 -- Returns 1, or why not: LOST, OVERTAKEN
 
-local refused = refusal(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+local refused, state = refusal(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 if refused then return refused end
-conclude(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 5)
+conclude(state, KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 5)
 acknowledge(KEYS[1], ARGV[1], ARGV[3])
 return 1
