@@ -108,6 +108,8 @@ async def test_a_process_whose_loop_hangs_gives_its_work_to_others(fleet: Fleet)
     first = await fleet.consume()
     await deliveries(first, 1)
     time.sleep(LEASE_MS / 1000 * 1.5)  # noqa: ASYNC251  that is what is tested
+    assert isinstance(first, KafkaSession)
+    assert first._owner.membership is None, "it left the group meanwhile"
     second = await fleet.consume()
     async with asyncio.timeout(20):
         while not (again := await second.pull(1, 100) or await first.pull(1, 100)):
