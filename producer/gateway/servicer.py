@@ -129,7 +129,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         publishing = asyncio.ensure_future(self._intake.publish(message, request.request.model))
         orderly = False
         try:
-            refusal = await self._stream_published(publishing, context)
+            refusal = await self._stream_published(publishing, message, context)
             orderly = True
             return refusal
         finally:
@@ -137,18 +137,21 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                 self._in_background(self._cancel_published(publishing))
 
     async def _stream_published(
-        self, publishing: asyncio.Future[Published | Refusal], context: Context
+        self, publishing: asyncio.Future[Published | Refusal], message: Message, context: Context
     ) -> Refusal | None:
         published = await asyncio.shield(publishing)
         if isinstance(published, Refusal):
             return published
-        view = StreamView(published.ref.request_id)
+        request_id = published.ref.request_id
+        view = StreamView(request_id, body_hash=message.body_hash)
 
         async def write(event: pb.StreamEvent) -> None:
             await context.write(pb.GenerateResponse(event=event))
 
         await write(view.accepted(published.duplicate))
-        return await self._stream(self._broker.watch(published.ref), view, write)
+        refusal = await self._stream(self._broker.watch(published.ref), view, write)
+        # Kafka does not look an id up when something is published: only the log tells.
+        return status.taken(request_id) if view.foreign else refusal
 
     async def _stream(self, entries: AsyncIterator[Logged], view: StreamView, write: Write) -> Refusal | None:
         """Writes the log to the reader until it ends, or until the gateway closes."""

@@ -25,10 +25,14 @@ class StreamView:
     """Turns the log of one request into stream events; feed it every entry from the log's beginning.
 
     `cursor`: the last cursor that the reader has seen; entries up to it are folded without being shown.
+    `body_hash`: that of the reader's own request, where it published one: a log that answers another body
+    under the same id is `foreign`, and none of it is shown.
     """
 
-    def __init__(self, request_id: str, cursor: str = "") -> None:
+    def __init__(self, request_id: str, cursor: str = "", body_hash: bytes = b"") -> None:
         self._request_id = request_id
+        self._body_hash = body_hash
+        self.foreign = False
         self._fold = Fold()
         self._silent_until = cursor
         self._shown_cursor = cursor
@@ -52,7 +56,15 @@ class StreamView:
             return []
         if not valid:
             return []
+        if isinstance(logged.event, Started) and self._answers_another_body(logged.event):
+            self.foreign = True
+        if self.foreign:
+            return []
         return self._show(logged, restarted=self._fold.restarts > restarts)
+
+    def _answers_another_body(self, started: Started) -> bool:
+        known = self._body_hash and started.body_hash
+        return bool(known) and self._body_hash != started.body_hash
 
     def _show(self, logged: Logged, restarted: bool) -> list[pb.StreamEvent]:
         events = []
@@ -107,11 +119,13 @@ class StreamView:
 
 
 async def stream_events(log: AsyncIterator[Logged], view: StreamView) -> AsyncGenerator[pb.StreamEvent]:
-    """The events of a log as it grows; closes the log when it ends or is closed itself."""
+    """The events of a log as it grows; closes the log when it ends, is foreign or is closed itself."""
     try:
         async for logged in log:
             for event in view.read(logged):
                 yield event
+            if view.foreign:
+                return
     finally:
         if isinstance(log, AsyncGenerator):
             await log.aclose()

@@ -13,6 +13,7 @@ from google.protobuf.message import Message as Proto
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from msgspec import structs
 from pydantic import SecretStr
 
 from headrace.broker.events import Delta, Finished, Started
@@ -202,6 +203,17 @@ async def test_the_same_id_with_other_content_is_refused(stub: InferenceStub) ->
     assert error.code() is grpc.StatusCode.ALREADY_EXISTS
     error = await refusal(stub.Generate(pb.GenerateRequest(request=request(prompt="Bye"))))
     assert error.code() is grpc.StatusCode.ALREADY_EXISTS
+
+
+async def test_an_id_of_other_content_is_found_in_the_log_where_the_broker_did_not_look(
+    stub: InferenceStub, broker: FakeBroker
+) -> None:
+    theirs = structs.replace(STARTED, body_hash=b"of another body")
+    await broker.write("r1", theirs, HEL, LO, FINISHED)
+    call = stub.Generate(generate())
+    assert (await call.read()).event.HasField("accepted")
+    assert (await refusal(call)).code() is grpc.StatusCode.ALREADY_EXISTS
+    assert broker.cancelled == []
 
 
 async def test_a_bad_request_names_its_field(stub: InferenceStub, broker: FakeBroker) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Logged, Started, Usage
 from headrace.broker.fold import fold
-from headrace.producer.gateway.stream import StreamView
+from headrace.producer.gateway.stream import StreamView, stream_events
 from headrace.v1 import inference_pb2 as pb
 
 
-def started(epoch: int, kept: int = 0) -> Started:
-    return Started(epoch, f"consumer-{epoch}", "queue/1", seed=0, body_hash=b"", fingerprint="f", kept=kept)
+def started(epoch: int, kept: int = 0, body_hash: bytes = b"") -> Started:
+    return Started(epoch, f"consumer-{epoch}", "queue/1", 0, body_hash, fingerprint="f", kept=kept)
 
 
 def delta(epoch: int, seq: int, text: str) -> Delta:
@@ -160,3 +162,21 @@ def test_what_follows_a_cursor_is_what_an_unbroken_reader_saw_there(events: list
     for seen, event in enumerate(whole, 1):
         if not event.HasField("restarted"):
             assert stream(log, event.cursor) == whole[seen:]
+
+
+async def test_nothing_is_shown_of_a_log_that_answers_another_body() -> None:
+    async def log() -> AsyncIterator[Logged]:
+        for entry in logged([started(1, body_hash=b"theirs"), delta(1, 0, "He")]):
+            yield entry
+        raise AssertionError("nobody reads on")
+
+    view = StreamView("req_1", body_hash=b"mine")
+    assert [event async for event in stream_events(log(), view)] == []
+    assert view.foreign
+
+
+def test_a_log_that_answers_the_readers_own_body_is_shown() -> None:
+    view = StreamView("req_1", body_hash=b"mine")
+    [entry] = logged([started(1, body_hash=b"mine")])
+    assert kinds(view.read(entry)) == ["started"]
+    assert not view.foreign
