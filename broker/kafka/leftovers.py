@@ -18,7 +18,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.kafka.clients import Clients, abandon
-from headrace.broker.kafka.settle import TRANSACTION_MS
+from headrace.broker.kafka.transactions import TRANSACTION_MS
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from headrace.broker.contract import OpenOutcome
 from headrace.broker.events import Fence
 from headrace.broker.kafka.appender import Appender, Entry
 from headrace.broker.kafka.epochs import PartitionLogs
+from headrace.broker.kafka.group_reader import Bounds, GroupReader
 from headrace.broker.kafka.places import log_key
-from headrace.broker.kafka.restore import Bounds, GroupReader
 from headrace.broker.kafka.settlements import Settlements
 from headrace.broker.kafka.tenure import Tenure
 from headrace.broker.message import Delivery

@@ -24,8 +24,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
-from kafka import KafkaConsumer
-
 from headrace.broker.contract import (
     Append,
     DeadLetter,
@@ -38,22 +36,24 @@ from headrace.broker.contract import (
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.events import Terminal
 from headrace.broker.kafka.appender import Appender, Entry
-from headrace.broker.kafka.assignor import LaneAssignor
 from headrace.broker.kafka.codec import Record, chunk_record
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.control import Report
 from headrace.broker.kafka.epochs import copy_of
 from headrace.broker.kafka.failures import Backoff
+from headrace.broker.kafka.group_reader import GroupReader
 from headrace.broker.kafka.holdings import Holdings, HoldingsParts
 from headrace.broker.kafka.housekeeping import Housekeeping
+from headrace.broker.kafka.membership import owner_options, release_s
 from headrace.broker.kafka.opening import Opening
-from headrace.broker.kafka.owner_thread import OwnerOptions, OwnerThread
+from headrace.broker.kafka.owner_thread import OwnerThread
 from headrace.broker.kafka.places import log_key
-from headrace.broker.kafka.restore import GroupReader, Restorer
-from headrace.broker.kafka.settle import Settler, SettlerParts, Transactions
+from headrace.broker.kafka.restore import Restorer
+from headrace.broker.kafka.settle import Settler, SettlerParts
 from headrace.broker.kafka.settlements import Settlements
 from headrace.broker.kafka.tenure import Tenure, claim_of
 from headrace.broker.kafka.topics import LaneTopics, group_of
+from headrace.broker.kafka.transactions import Transactions
 from headrace.broker.lanes import Preference, Share
 from headrace.broker.message import Delivery, Lane, RequestRef
 
@@ -61,7 +61,6 @@ logger = logging.getLogger(__name__)
 
 _JOIN_S = 10.0  # a session that has no partitions by then starts all the same
 _LOOK_S = 1.0  # for what is known to stand in our partitions
-_FETCH_MS = 50
 _GOODBYE_S = 3.0
 
 
@@ -122,7 +121,8 @@ class KafkaSession:
         self._reader = GroupReader(at.clients, group_of(at.names, self._pool))
         self._appender = Appender(at.publisher, at.settings.max_message_bytes)
         self._holdings = Holdings(HoldingsParts(topics, at.names, self._read_marks, self._let_go))
-        self._owner = OwnerThread(self._owner_options(topics), self._holdings, loop)
+        owner = owner_options(at, topics, self._pool, self._lease_ms)
+        self._owner = OwnerThread(owner, self._holdings, loop)
         restorer = Restorer(self._reader, at.publisher, self._owner, at.names, self._transactional_id)
         self._holdings.attach(self._owner, restorer)
         self._settler = Settler(self._settler_parts())
@@ -337,7 +337,7 @@ class KafkaSession:
         for tenure in tenures:
             tenure.leaving = True
         await self._appender.hand_back(tenures, reason)
-        await self._settler.flushed(self._release_s)
+        await self._settler.flushed(release_s(self._lease_ms))
 
     async def _follow_control(self) -> None:
         """A lane that is resumed wakes a pull that waits."""
@@ -360,36 +360,6 @@ class KafkaSession:
             raise BrokerRefused(str(self._holdings.failure))
 
     # ----------------------------------------------------------------------------------------- making
-
-    @property
-    def _release_s(self) -> float:
-        return min(5.0, self._lease_ms / 2000)
-
-    def _owner_options(self, topics: Sequence[LaneTopics]) -> OwnerOptions:
-        names = [name for lane in topics for name in (lane.requests, *lane.delayed)]
-        lease_s = self._lease_ms / 1000
-        return OwnerOptions(self._consumer, names, self._at.clients.servers, lease_s, self._release_s)
-
-    def _consumer(self) -> KafkaConsumer:
-        """On the owner thread. Rebalances are heard of by heartbeat, so these are more than a lease needs."""
-        assignor = LaneAssignor()
-        consumer = KafkaConsumer(
-            **self._at.clients.consumer_options(
-                group_id=group_of(self._at.names, self._pool),
-                group_instance_id=self._at.settings.group_instance_id,
-                partition_assignment_strategy=[assignor],
-                isolation_level="read_committed",
-                auto_offset_reset="earliest",
-                session_timeout_ms=self._lease_ms,
-                heartbeat_interval_ms=max(20, min(self._lease_ms // 10, 1_000)),
-                max_poll_interval_ms=max(10_000, 2 * self._lease_ms),
-                fetch_max_wait_ms=_FETCH_MS,
-                fetch_max_bytes=4 << 20,
-                max_partition_fetch_bytes=256 << 10,
-            )
-        )
-        assignor.membership = consumer.group_metadata
-        return consumer
 
     def _settler_parts(self) -> SettlerParts:
         at = self._at

@@ -1,4 +1,4 @@
-"""Consumers that are killed, freeze and wake over a real Kafka: one end, one line, one text for each request."""
+"""Consumers that are killed, freeze and wake over a real Kafka: one end, one line, one text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.kafka_case import kafka_case
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-async def test_over_kafka_every_run_ends_with_one_end_one_line_and_one_text(kafka_url: str, seed: int) -> None:
+async def test_every_run_ends_with_one_end_one_line_and_one_text(kafka_url: str, seed: int) -> None:
     case = await kafka_case(kafka_url, f"chaos-{uuid.uuid4().hex[:12]}")
     try:
         await Chaos(case, seed, requests=12, rounds=30, step_ms=case.lease_ms // 8).run()

@@ -9,8 +9,8 @@ import kafka.errors as ke
 import pytest
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
-from headrace.broker.kafka import settle
-from headrace.broker.kafka.settle import Outcome, Transactions
+from headrace.broker.kafka import transactions
+from headrace.broker.kafka.transactions import Outcome, Transactions
 
 OFFSETS = {TopicPartition("requests", 0): OffsetAndMetadata(7, "", -1)}
 MEMBERSHIP = ConsumerGroupMetadata("group", 1, "member", None)
@@ -71,7 +71,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settle, "KafkaProducer", Client)
+    monkeypatch.setattr(transactions, "KafkaProducer", Client)
     Client.silent, Client.refused, Client.made = "", False, []
 
 
