@@ -12,6 +12,7 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from headrace.broker.contract import Broker, ConsumerSession
+from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.kafka.address import parse_address
 from headrace.broker.message import Delivery, Lane
 
@@ -38,7 +39,8 @@ class Fleet:
 
     async def _beat(self, session: ConsumerSession) -> None:
         while True:
-            self.lost[session.name] += await session.heartbeat()
+            with contextlib.suppress(BrokerUnavailable):
+                self.lost[session.name] += await session.heartbeat()
             await asyncio.sleep(LEASE_MS / 5000)
 
     def freeze(self, session: ConsumerSession) -> None:
