@@ -86,6 +86,14 @@ class Names:
     def feed(self, number: int) -> str:
         return f"{self.prefix}.feed.{number}"
 
+    @property
+    def reply_rule(self) -> str:
+        """What a reply topic must be, as the end of a sentence that refuses one."""
+        return (
+            f"it must begin with `{self.prefix}.reply.` and hold letters, digits, `.`, `_` and `-` only, "
+            "200 at most"
+        )
+
     def reply_allowed(self, topic: str) -> bool:
         """Reply topics live under `<prefix>.reply.`: a publisher cannot aim results at other keys."""
         return topic.startswith(f"{self.prefix}.reply.") and REPLY_TOPIC.fullmatch(topic) is not None

@@ -93,7 +93,8 @@ def explain(error: Exception) -> tuple[str, ExitCode]:
         return f"{place}{error.strerror}", ExitCode.COULD_NOT_RUN
     usage = getattr(error, "format_message", None)  # of typer's, or of the click that it stands on
     if usage is not None:
-        return f"{usage().rstrip('.')}; see `headrace --help`", ExitCode.COULD_NOT_RUN
+        words = usage().rstrip(".").replace("Value error, ", "")  # how pydantic begins the words of others
+        return f"{words}; see `headrace --help`", ExitCode.COULD_NOT_RUN
     return f"unexpected error: {error!r}; run it again with {DEBUG} to see where", ExitCode.OUR_BUG
 
 

@@ -287,7 +287,7 @@ def _reply_to(headers: Mapping[str, str], names: Names) -> str | None:
 
 
 def _not_allowed(topic: str, names: Names) -> str:
-    return f"the reply topic {topic[:200]!r} is not allowed; it must begin with `{names.prefix}.reply.`"
+    return f"the reply topic {topic[:200]!r} is not allowed; {names.reply_rule}"
 
 
 def _flag(headers: Mapping[str, str]) -> bool:

@@ -114,10 +114,7 @@ class Topics:
     async def reply(self, topic: str) -> None:
         """A reply topic, made at its first use. Raises ReplyNotAllowed for a name that is not allowed."""
         if not self._names.reply_allowed(topic):
-            raise ReplyNotAllowed(
-                f"the reply topic {topic[:200]!r} is not allowed; "
-                f"it must begin with `{self._names.prefix}.reply.`"
-            )
+            raise ReplyNotAllowed(f"the reply topic {topic[:200]!r} is not allowed; {self._names.reply_rule}")
         await self._plain_topics([_Plan(topic, 1, self._dropped_after(self._settings.reply_ms))])
 
     async def _plain_topics(self, plans: Sequence[_Plan]) -> None:

@@ -188,9 +188,7 @@ class RedisBroker:
     def _readable(self, topic: str | None) -> str:
         if topic is None or topic == self._names.results or self._names.reply_allowed(topic):
             return topic or self._names.results
-        raise ReplyNotAllowed(
-            f"{topic[:200]!r} is no result topic; it must begin with `{self._names.prefix}.reply.`"
-        )
+        raise ReplyNotAllowed(f"{topic[:200]!r} is no result topic; {self._names.reply_rule}")
 
 
 def _chunks(messages: Sequence[Message]) -> Iterator[list[Message]]:

@@ -223,7 +223,7 @@ def _reply_to(fields: Mapping[str, str], names: Names) -> str | None:
 
 
 def _not_allowed(topic: str, names: Names) -> str:
-    return f"the reply topic {topic[:200]!r} is not allowed; it must begin with `{names.prefix}.reply.`"
+    return f"the reply topic {topic[:200]!r} is not allowed; {names.reply_rule}"
 
 
 def _flag(fields: Mapping[str, str]) -> bool:

@@ -36,7 +36,7 @@ def sentence(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: i
 def test_an_unknown_command_or_option_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fly" in sentence(capsys, "fly")
     assert "--speed" in sentence(capsys, "queue", "--speed", "1")
-    assert "torch" in sentence(capsys, "up", "--engine", "steam")
+    assert "'--engine': 'steam' is not one of 'torch'" in sentence(capsys, "up", "--engine", "steam")
 
 
 def test_no_command_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
