@@ -1,4 +1,4 @@
-"""Transactions as the broker sees them, from outside: which of an installation's are open just now."""
+"""Consumers as the broker sees them: how many are members, and whose transaction is open just now."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OpenTransactions:
     def __init__(self, url: str, prefix: str) -> None:
         servers = urlsplit(url).netloc.rpartition("@")[2].split(",")
         self._admin: Any = KafkaAdminClient(bootstrap_servers=servers)
-        self._start = f"{prefix}."
+        self._prefix = prefix
 
     def __enter__(self) -> Self:
         return self
@@ -38,11 +38,17 @@ class OpenTransactions:
     ) -> None:
         self._admin.close()
 
+    def members(self) -> int:
+        """How many consumers the group has; 0 while it is changing."""
+        group = f"{self._prefix}.consumers"
+        found = self._admin.describe_groups([group])[group]
+        return len(found["members"]) if found["group_state"] == "Stable" else 0
+
     def first(self) -> OpenTransaction | None:
         """Any that is open, described by its name only."""
         for listings in self._admin.list_transactions(state_filters=[_OPEN]).values():
             for listing in listings:
-                if listing.transactional_id.startswith(self._start):
+                if listing.transactional_id.startswith(f"{self._prefix}."):
                     return OpenTransaction(listing.transactional_id, 0, False)
         return None
 

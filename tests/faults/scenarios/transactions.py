@@ -8,7 +8,7 @@ from tests.faults.open_transactions import OpenTransaction, OpenTransactions
 from tests.faults.run import Run
 from tests.faults.stack import alive, pid_of
 
-_TRIES = 400
+_CAUGHT_S = 30.0
 _ENDED_S = 10.0  # half of the time after which the broker itself would end it
 _SEEN_S = 0.1  # what a frozen process has sent by then has arrived
 
@@ -29,20 +29,21 @@ async def killed_inside_a_transaction(run: Run) -> None:
 
 async def _frozen_inside(run: Run, transactions: OpenTransactions) -> OpenTransaction:
     """A consumer stopped while its transaction is open. Most end before the signal comes: those go on."""
-    for _ in range(_TRIES):
-        found = await asyncio.to_thread(transactions.first)
-        pid = pid_of(found.name) if found else None
-        if found is None or pid is None or not alive(pid) or len(run.stack.pids("consumer")) < 2:
-            await asyncio.sleep(0.005)
-            continue
-        run.stack.freeze(pid)
-        await asyncio.sleep(_SEEN_S)
-        still = await asyncio.to_thread(transactions.described, found.name)
-        if still is not None and still.began_ms:
-            return still
-        run.stack.thaw(pid)
-        await asyncio.sleep(run.rng.uniform(0, 0.05))
-    raise AssertionError(f"{_TRIES} looks, and no transaction was caught open")
+    async with asyncio.timeout(_CAUGHT_S):
+        while True:
+            alone = await asyncio.to_thread(transactions.members) < 2  # without a successor
+            found = await asyncio.to_thread(transactions.first)
+            pid = pid_of(found.name) if found else None
+            if found is None or pid is None or not alive(pid) or alone:
+                await asyncio.sleep(0.005)
+                continue
+            run.stack.freeze(pid)
+            await asyncio.sleep(_SEEN_S)
+            still = await asyncio.to_thread(transactions.described, found.name)
+            if still is not None:
+                return still
+            run.stack.thaw(pid)
+            await asyncio.sleep(run.rng.uniform(0, 0.05))
 
 
 async def _until_ended(transactions: OpenTransactions, caught: OpenTransaction) -> float:
