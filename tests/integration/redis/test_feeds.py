@@ -17,8 +17,8 @@ from headrace.broker.fold import fold
 from headrace.broker.message import RequestRef
 from headrace.broker.names import Names
 from headrace.broker.redis_streams import feeds
+from headrace.broker.redis_streams.calls import PAGE
 from headrace.broker.redis_streams.feeds import FEEDS, Tail, feed_number
-from headrace.broker.redis_streams.logs import PAGE
 from headrace.broker.redis_streams.settings import Retention
 from tests.integration.redis.steps import LANES, LONG_MS, PATIENCE_S, Run, entries, publish, run
 
