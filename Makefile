@@ -24,9 +24,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Many tests wait for leases and processes, so a few run side by side; WORKERS=0 runs one after the other.
 # Kafka's tests need Java 17 and mvn, or HEADRACE_TEST_KAFKA=host:port; without they are skipped, loudly.
+WORKERS ?= 3
 unit: $(READY) tools
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadscope --durations 25
 
 # kcat and redis-cli, for the tests with outside clients.
 tools:
