@@ -39,16 +39,20 @@ def settings(prefix: str, **changes: Any) -> ConsumerSettings:
     return sim_settings(prefix=prefix, lanes=[Lane.BATCH], lease_ms=1500, **changes)
 
 
+# Tokens, 5 ms each: long enough for the restart to come in mid-answer on a slow machine, too.
+LONG = 800
+
+
 async def test_a_planned_restart_loses_and_recomputes_nothing(kafka: Broker, prefix: str) -> None:
     first = await House.open(kafka, settings(prefix, grace_s=0))
-    refs = await publish(kafka, [message(n, 150) for n in range(3)])
+    refs = await publish(kafka, [message(n, LONG) for n in range(3)])
     readers = [asyncio.create_task(Reader.watch(kafka, ref)) for ref in refs]
     for ref in refs:
         await tokens_in_log(kafka, ref, 20)
     await first.stop()
     second = await House.open(kafka, settings(prefix))
     for number, reader in enumerate(await asyncio.gather(*readers)):
-        reader.check(number, 150)
+        reader.check(number, LONG)
     await second.stop()
     assert second.worker.counters.resumed == 3
 
