@@ -22,12 +22,12 @@ from dataclasses import dataclass, field, replace
 
 from kafka.structs import TopicPartition
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.contract import Serves
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.kafka.clients import Clients, ConsumerRecord, ConsumerThread
 from headrace.broker.kafka.clock import BrokerClock
 from headrace.broker.kafka.codec import Record
-from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.places import log_key, parse_log_key
 from headrace.broker.kafka.publisher import Publisher
 from headrace.broker.message import Lane, RequestRef

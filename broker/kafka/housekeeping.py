@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from kafka.structs import TopicPartition
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.kafka.appender import Appender
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.delays import DelayTenure, Due
-from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.holdings import Holdings
 from headrace.broker.kafka.results import trim
 from headrace.broker.kafka.settle import Item, Settled, Settler

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerError, BrokerUnavailable, UnknownCursor
 from headrace.broker.events import Event, Logged, Moved
 from headrace.broker.fold import Fold
-from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.homes import Home, Homes
 from headrace.broker.kafka.partition_reader import PartitionReader
 from headrace.broker.kafka.places import LogPlace, log_key, parse_cursor, parse_place

@@ -12,8 +12,8 @@ from contextlib import aclosing
 
 from kafka.structs import TopicPartition
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerUnavailable, UnknownCursor
-from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.history import History
 from headrace.broker.kafka.places import LogPlace
 from headrace.broker.kafka.tails import Entry, Listener, Ring, Tail, Tails, entry_of

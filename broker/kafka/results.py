@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 
 from kafka.structs import TopicPartition
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.contract import ResultLine
 from headrace.broker.errors import BrokerUnavailable, ReplyNotAllowed, UnknownCursor
 from headrace.broker.kafka.clients import Clients, ConsumerThread
 from headrace.broker.kafka.codec import readable_headers
-from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.topics import Topics
 from headrace.broker.names import Names
 

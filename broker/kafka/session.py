@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.contract import (
     Append,
     DeadLetter,
@@ -40,7 +41,6 @@ from headrace.broker.kafka.codec import Record, chunk_record
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.control import Report
 from headrace.broker.kafka.epochs import copy_of
-from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.group_reader import GroupReader
 from headrace.broker.kafka.holdings import Holdings, HoldingsParts
 from headrace.broker.kafka.housekeeping import Housekeeping

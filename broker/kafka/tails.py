@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.kafka.clients import Clients, ConsumerRecord, ConsumerThread
 from headrace.broker.kafka.clock import BrokerClock
-from headrace.broker.kafka.failures import Backoff
 from headrace.broker.kafka.history import History
 from headrace.broker.kafka.places import LogPlace
 from headrace.broker.names import Names

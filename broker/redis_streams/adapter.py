@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.contract import (
     CancelResult,
     Conflict,
@@ -37,7 +38,7 @@ from headrace.broker.redis_streams.calls import BrokerCalls
 from headrace.broker.redis_streams.codec import check_pool, pairs
 from headrace.broker.redis_streams.feeds import FeedReader
 from headrace.broker.redis_streams.letters import DeadLetters
-from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply
+from headrace.broker.redis_streams.link import BLOCK_MS, Link, Reply
 from headrace.broker.redis_streams.logs import LogReader
 from headrace.broker.redis_streams.probe import check_server
 from headrace.broker.redis_streams.registry import read_entry

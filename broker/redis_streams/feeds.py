@@ -20,8 +20,9 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerUnavailable
-from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply
+from headrace.broker.redis_streams.link import BLOCK_MS, Link, Reply
 
 FEEDS = 16  # the same for all writers and readers of an installation
 _TAIL_LENGTH = 256

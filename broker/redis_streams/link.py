@@ -9,7 +9,6 @@ sends through `asyncio.wait_for`, which before Python 3.12 can swallow the cance
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -174,19 +173,3 @@ async def _read(connection: AbstractConnection) -> Reply:
         return await connection.read_response()
     except ResponseError as error:
         return error
-
-
-class Backoff:
-    """Waits between attempts of a reader that reconnects: exponential, full jitter, up to 2 s."""
-
-    def __init__(self, first_s: float = 0.05, most_s: float = 2.0) -> None:
-        self._first, self._most = first_s, most_s
-        self._failures = 0
-
-    def reset(self) -> None:
-        self._failures = 0
-
-    async def wait(self) -> None:
-        bound = min(self._most, self._first * 2**self._failures)
-        self._failures = min(self._failures + 1, 16)
-        await asyncio.sleep(random.uniform(bound / 4, bound))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerUnavailable, UnknownCursor
 from headrace.broker.events import Logged
 from headrace.broker.fold import Fold
@@ -12,7 +13,7 @@ from headrace.broker.message import RequestRef
 from headrace.broker.names import Names
 from headrace.broker.redis_streams.calls import PAGE
 from headrace.broker.redis_streams.feeds import FeedReader, LogEntry, Tail, feed_number
-from headrace.broker.redis_streams.link import Backoff, Link, Reply
+from headrace.broker.redis_streams.link import Link, Reply
 from headrace.broker.wire import decode_event
 
 _CURSOR = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")

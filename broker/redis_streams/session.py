@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from headrace.broker.backoff import Backoff
 from headrace.broker.contract import (
     Append,
     DeadLetter,
@@ -36,7 +37,7 @@ from headrace.broker.names import Names
 from headrace.broker.redis_streams.bundle import Bundle
 from headrace.broker.redis_streams.calls import PAGE, SessionCalls, entry_of
 from headrace.broker.redis_streams.codec import Entry, Undecodable, check_pool, decode, pairs
-from headrace.broker.redis_streams.link import BLOCK_MS, Backoff, Link, Reply
+from headrace.broker.redis_streams.link import BLOCK_MS, Link, Reply
 from headrace.broker.redis_streams.logs import entry_place, log_entries, read_page
 from headrace.broker.redis_streams.looking import QueueLooker, TakenEntry
 from headrace.broker.redis_streams.registry import describe
