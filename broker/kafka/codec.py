@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from headrace.broker.errors import BrokerError, ReplyNotAllowed
+from headrace.broker.headers import CLAIM, CLAIM_HASH, CLAIM_SIZE, message_headers
 from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.odd_headers import REPLACEMENT
 from headrace.broker.kafka.places import LogPlace, Position, parse_position
@@ -25,7 +26,6 @@ Headers: TypeAlias = Sequence[tuple[str, bytes]]
 _OURS = frozenset(
     {"request-id", "lane", "tenant", "content-type", "deadline", "reply-to", "stream", "queue-timeout"}
 )
-CLAIM, CLAIM_HASH, CLAIM_SIZE = "headrace-claim", "headrace-claim-hash", "headrace-claim-size"
 # Added when a delivery is forwarded (delay topic, other pool): where and when it was first published.
 POSITION, PUBLISHED = "headrace-position", "headrace-published"
 MOVES = "headrace-moves"  # how often it went to another pool
@@ -88,23 +88,7 @@ class _Wrong(Exception):
 
 def encode_message(message: Message, names: Names, partition: int) -> Record:
     """The record of a first publish. Raises BrokerError for what could not be read back."""
-    headers: dict[str, str] = {}
-    if message.request_id is not None:
-        headers["request-id"] = message.request_id
-    if message.tenant:
-        headers["tenant"] = message.tenant
-    if message.content_type != JSON:
-        headers["content-type"] = message.content_type
-    if message.deadline_ms is not None:
-        headers["deadline"] = str(message.deadline_ms)
-    if message.queue_timeout_ms is not None:
-        headers["queue-timeout"] = str(message.queue_timeout_ms)
-    if message.reply_to is not None:
-        headers["reply-to"] = message.reply_to
-    if message.stream:
-        headers["stream"] = "true"
-    if message.claim is not None:
-        headers |= _claim_headers(message.claim)
+    headers = message_headers(message)
     _check(message, names, headers)
     for name in message.headers:
         _bytes(name)
@@ -295,10 +279,6 @@ def _flag(headers: Mapping[str, str]) -> bool:
     if flag not in _FLAGS:
         raise _Wrong(f"the header `stream` holds {flag[:40]!r}; `true` or `false` is meant")
     return _FLAGS[flag]
-
-
-def _claim_headers(claim: Claim) -> dict[str, str]:
-    return {CLAIM: claim.address, CLAIM_HASH: claim.body_hash.hex(), CLAIM_SIZE: str(claim.size)}
 
 
 def _claim(headers: Mapping[str, str], body: bytes) -> Claim | None:

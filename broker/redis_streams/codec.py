@@ -17,14 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from headrace.broker.errors import BrokerError, ReplyNotAllowed
+from headrace.broker.headers import CLAIM, CLAIM_HASH, CLAIM_SIZE, message_headers
 from headrace.broker.message import JSON, Claim, Delivery, Lane, Message, RequestRef
 from headrace.broker.names import POOL, Names
 
 POSITION = "headrace-position"  # on entries that came back from a retry: where the request first stood
 KIND, CHUNK = "headrace-kind", "chunk"  # on lines of a reply topic that are chunks of an answer
-_CLAIM, _CLAIM_HASH, _CLAIM_SIZE = "headrace-claim", "headrace-claim-hash", "headrace-claim-size"
 _SENT = {"body", "request-id", "lane", "deadline", "queue-timeout", "tenant", "reply-to", "stream"}
-_KNOWN = _SENT | {"content-type", POSITION, KIND, _CLAIM, _CLAIM_HASH, _CLAIM_SIZE}
+_KNOWN = _SENT | {"content-type", POSITION, KIND, CLAIM, CLAIM_HASH, CLAIM_SIZE}
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
@@ -55,23 +55,7 @@ def pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
 
 def encode(message: Message, names: Names) -> list[bytes]:
     """Fields and values of an entry, alternating. Raises BrokerError for what could not be read back."""
-    fields: dict[str, str] = {}
-    if message.request_id is not None:
-        fields["request-id"] = message.request_id
-    if message.tenant:
-        fields["tenant"] = message.tenant
-    if message.content_type != JSON:
-        fields["content-type"] = message.content_type
-    if message.deadline_ms is not None:
-        fields["deadline"] = str(message.deadline_ms)
-    if message.queue_timeout_ms is not None:
-        fields["queue-timeout"] = str(message.queue_timeout_ms)
-    if message.reply_to is not None:
-        fields["reply-to"] = message.reply_to
-    if message.stream:
-        fields["stream"] = "true"
-    if message.claim is not None:
-        fields |= _claim_fields(message.claim)
+    fields = message_headers(message)
     _check(message, names, fields)
     flat = [b"body", message.body]
     for name, value in {**fields, **message.headers}.items():
@@ -151,10 +135,6 @@ def _identity(ref: RequestRef) -> dict[str, str]:
     return {"request-id": ref.request_id} | ({"tenant": ref.tenant} if ref.tenant else {})
 
 
-def _claim_fields(claim: Claim) -> dict[str, str]:
-    return {_CLAIM: claim.address, _CLAIM_HASH: claim.body_hash.hex(), _CLAIM_SIZE: str(claim.size)}
-
-
 def _check(message: Message, names: Names, fields: Mapping[str, str]) -> None:
     taken = _KNOWN & message.headers.keys()
     if taken:
@@ -204,12 +184,12 @@ def _number(fields: Mapping[str, str], name: str, meaning: str) -> int | None:
 
 
 def _claim(fields: Mapping[str, str], body: bytes) -> Claim | None:
-    names = (_CLAIM, _CLAIM_HASH, _CLAIM_SIZE)
+    names = (CLAIM, CLAIM_HASH, CLAIM_SIZE)
     address, body_hash, size = (fields.get(name) for name in names)
     if address is None and body_hash is None and size is None:
         return None
     if not address or not _HASH.fullmatch(body_hash or "") or not _NUMBER.fullmatch(size or ""):
-        raise Undecodable(f"a claim needs `{_CLAIM}`, `{_CLAIM_HASH}` (64 hex digits) and `{_CLAIM_SIZE}`")
+        raise Undecodable(f"a claim needs `{CLAIM}`, `{CLAIM_HASH}` (64 hex digits) and `{CLAIM_SIZE}`")
     if body:
         raise Undecodable("a claim names the body, and there is a body beside it")
     return Claim(address, bytes.fromhex(body_hash or ""), int(size or ""))
