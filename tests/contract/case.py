@@ -93,6 +93,14 @@ class Case(ABC):
             for session in self._alive:
                 self.lost += await session.heartbeat()
 
+    async def hear_of_loss(self) -> int:
+        """Waits until heartbeats told of lost deliveries; how many."""
+        for _ in range(40):
+            if self.lost:
+                return len(self.lost)
+            await self.pass_time(self.lease_ms // 4)
+        raise AssertionError("nothing was lost")
+
     async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
         """Pauses a lane, and waits until all sessions know."""
         await self.broker.pause(lane, pool)

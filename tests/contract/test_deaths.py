@@ -104,8 +104,7 @@ async def test_work_that_moves_to_a_consumer_that_joins_was_not_deadly(case: Cas
     for session, delivery in await take_all(case, [first], 12):
         assert await (await Writer.open(session, delivery)).start()
     second = await case.consume()
-    await case.pass_time(case.lease_ms // 2)
-    moved = len(case.lost)
+    moved = await case.hear_of_loss()
     assert 0 < moved < 12
     for session, delivery in await take_all(case, [second], moved):
         assert (await Writer.open(session, delivery)).fold.deaths == Deaths()

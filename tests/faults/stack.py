@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.frozen import freeze
+
 HEADRACE = Path(sys.executable).parent / "headrace"
 _DRAIN_S = 30.0
 
@@ -78,7 +80,7 @@ class Stack:
 
     def freeze(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
+            freeze(pid)
             self.frozen.append(pid)
 
     def thaw(self, pid: int) -> None:

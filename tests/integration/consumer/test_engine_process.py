@@ -21,6 +21,7 @@ from headrace.gpu_engine.api import (
 )
 from headrace.gpu_engine.config import EngineConfig, SimConfig
 from headrace.gpu_engine.sim import expected_answer
+from tests.support.frozen import freeze
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,7 @@ async def test_a_death_is_told_behind_the_last_message_and_again_and_again(engin
 
 
 async def test_sending_to_a_stopped_engine_does_not_block_the_event_loop(engine: EngineProcess) -> None:
-    os.kill(engine.pid, signal.SIGSTOP)
+    freeze(engine.pid)
     big = EngineRequest(id="big", prompt_ids=[1] * 1_000_000, params=GREEDY)
     async with asyncio.timeout(5):
         for _ in range(4):  # far more than a pipe holds
@@ -94,7 +95,7 @@ async def test_a_consumer_that_does_not_listen_stops_the_engine_and_fills_no_mem
 
 
 async def test_a_stopped_engine_is_killed_when_it_does_not_close(engine: EngineProcess) -> None:
-    os.kill(engine.pid, signal.SIGSTOP)
+    freeze(engine.pid)
     await engine.close(patience_s=0.1)
     with pytest.raises(ProcessLookupError):
         os.kill(engine.pid, 0)

@@ -19,6 +19,7 @@ from tests.integration.consumer.house import (
     sim_settings,
     tokens_in_log,
 )
+from tests.support.frozen import freeze
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,7 @@ async def test_a_hung_engine_is_killed_and_its_requests_go_on(broker: Broker) ->
     (ref,) = await publish(broker, [message(0, 60)])
     reader = asyncio.create_task(Reader.watch(broker, ref))
     await tokens_in_log(broker, ref, 10)
-    os.kill(house.engines[0].pid, signal.SIGSTOP)
+    freeze(house.engines[0].pid)
     (await reader).check(0, 60)
     assert len(house.engines) == 2
     await house.stop()

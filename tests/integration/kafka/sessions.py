@@ -43,6 +43,13 @@ class Fleet:
                 self.lost[session.name] += await session.heartbeat()
             await asyncio.sleep(LEASE_MS / 5000)
 
+    async def hears_of_loss(self, session: ConsumerSession) -> list[Delivery]:
+        """What the session lost: a heartbeat tells, which may come after others have the work already."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.lost[session.name]:
+                await asyncio.wait([self._beats[session.name]], timeout=0.01)
+        return self.lost[session.name]
+
     def freeze(self, session: ConsumerSession) -> None:
         self._beats.pop(session.name).cancel()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from headrace.broker.kafka.event_records import encode_event_record
 from headrace.broker.kafka.places import log_key
 from headrace.broker.message import Lane, Message, RequestRef
 from headrace.broker.names import Names
+from tests.support.frozen import frozen
 from tests.support.kafka_server import running_kafka
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -95,12 +94,8 @@ async def test_a_publisher_goes_on_behind_a_freeze_that_outlasts_its_patience(
     monkeypatch.setattr(Clients, "producer_options", lambda clients: make(clients, **impatient))
     broker = await connect(server.url, options=OPTIONS)
     await publish(broker, new_request_id(Lane.BATCH, 0))
-    os.kill(server.pid(), signal.SIGSTOP)
-    try:
-        with pytest.raises(BrokerUnavailable):
-            await broker.publish([Message(b"body", new_request_id(Lane.BATCH, 1), Lane.BATCH)])
-    finally:
-        os.kill(server.pid(), signal.SIGCONT)
+    with frozen(server.pid()), pytest.raises(BrokerUnavailable):
+        await broker.publish([Message(b"body", new_request_id(Lane.BATCH, 1), Lane.BATCH)])
     await publish(broker, new_request_id(Lane.BATCH, 2))
     await broker.close()
 

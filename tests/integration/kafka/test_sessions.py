@@ -23,6 +23,7 @@ from headrace.broker.kafka.session import KafkaSession
 from headrace.broker.message import Delivery, Lane, Message, RequestRef
 from tests.contract.steps import BODY, Writer, publish, publish_one, read_log, shown
 from tests.integration.kafka.sessions import LEASE_MS, OPTIONS, Fleet, committed_lines, deliveries
+from tests.support.frozen import freeze
 from tests.support.kafka_server import running_kafka
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ async def test_an_owner_frozen_past_its_lease_shows_nothing_when_it_wakes_and_kn
 ) -> None:
     ref = await publish_one(fleet.broker)
     frozen = await child(kafka_url, prefix, "freezes")
-    frozen.send_signal(signal.SIGSTOP)
+    freeze(frozen.pid)
     session = await fleet.consume()
     (delivery,) = await deliveries(session, 1)
     owner = await Writer.open(session, delivery)
@@ -115,7 +116,7 @@ async def test_a_process_whose_loop_hangs_gives_its_work_to_others(fleet: Fleet)
         while not (again := await second.pull(1, 100) or await first.pull(1, 100)):
             pass
     assert again[0].ref.request_id == "r"
-    assert [delivery.ref for delivery in fleet.lost[first.name]] == [again[0].ref]
+    assert [delivery.ref for delivery in await fleet.hears_of_loss(first)] == [again[0].ref]
 
 
 async def test_a_settle_under_a_membership_of_the_past_is_refused_and_its_line_seen_by_nobody(
@@ -199,9 +200,10 @@ async def test_a_consumer_that_joins_takes_its_share_and_nothing_else_moves(
     second = await fleet.consume([Lane.STANDARD, Lane.BATCH])
     moved = [await Writer.open(second, delivery) for delivery in await deliveries(second, 1)]
     async with asyncio.timeout(10):
-        while len(moved) < len(fleet.lost[first.name]) or not moved:
+        lost = await fleet.hears_of_loss(first)
+        while len(moved) < len(lost):
             moved += [await Writer.open(second, delivery) for delivery in await second.pull(24, 200)]
-    assert {w.delivery.ref for w in moved} == {d.ref for d in fleet.lost[first.name]}
+    assert {w.delivery.ref for w in moved} == {d.ref for d in lost}
     assert 0 < len(moved) < 24
     for writer in moved:
         assert writer.fold.text == "a"
@@ -243,7 +245,7 @@ async def test_a_request_that_runs_for_long_is_handed_on_when_a_full_window_wait
     await slow.say("a")
     for _ in range(29):
         await finish(session, (await deliveries(session, 1))[0])
-    assert [delivery.ref for delivery in fleet.lost[session.name]] == [slow.delivery.ref]
+    assert [delivery.ref for delivery in await fleet.hears_of_loss(session)] == [slow.delivery.ref]
     assert not await slow.say("X")
     (again,) = await deliveries(session, 1)
     assert (again.ref, again.position) == (slow.delivery.ref, slow.delivery.position)

@@ -19,6 +19,7 @@ from headrace.broker.events import Finished, Logged
 from headrace.broker.fold import fold
 from headrace.broker.message import Lane, Message, RequestRef
 from tests.integration.redis.steps import BODY, LANES, LONG_MS, lines, publish, run, shown, take
+from tests.support.frozen import frozen
 
 pytestmark = pytest.mark.slow
 
@@ -155,12 +156,9 @@ async def test_a_session_closes_promptly_though_the_server_is_frozen(
     mortal: EmbeddedValkey, broker: Broker
 ) -> None:
     session = await broker.consume(LANES, LONG_MS)
-    os.kill(mortal.pid, signal.SIGSTOP)
-    try:
+    with frozen(mortal.pid):
         async with asyncio.timeout(3):
             await session.close()
-    finally:
-        os.kill(mortal.pid, signal.SIGCONT)
 
 
 async def _publish_until_acknowledged(broker: Broker, request_id: str) -> None:
