@@ -12,6 +12,7 @@ that does not follow from the claim's own hash is never looked up. (Pattern: Hoh
 | its bytes are not those of the claim              | `BlobChanged`     | no            |
 | the claim's address or size is not acceptable     | `BlobRefused`     | no            |
 | the store does not answer, or has no room         | `BlobUnreachable` | yes           |
+| its folder is gone, or empty: not mounted now     | `BlobUnreachable` | yes           |
 
 A blob is in the store, and on its disk, before its message is published. It may be dropped (`sweep`) once no
 queue, retry or dead letter can hold the message any more. Putting it again makes it young again, unless a
@@ -94,6 +95,7 @@ class BlobStore:
         self._shown = _without_password(url)
         self._files, self._root = _open(url, self._shown, options or {})
         self._is_local = "file" in _protocols(self._files)
+        self._was_used = False  # by us: its folder was there
 
     async def put(self, body: bytes, content_type: str) -> Claim:
         """Stores the body of a message; it is durable, and whole for every reader, once this returns."""
@@ -133,7 +135,9 @@ class BlobStore:
         address = address_of(body_hash)
         path = self._path(address)
         if self._is_local:
+            self._require_folder()
             _write_whole(Path(path), body)
+            self._was_used = True
         else:
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._files.pipe_file(path, body)  # an object appears whole or not at all
@@ -153,13 +157,22 @@ class BlobStore:
             with self._files.open(self._path(claim.address), "rb") as file:
                 body: bytes = file.read(claim.size + 1)  # a blob that has grown is not read to its end
         except FileNotFoundError:
-            if self._is_local and not Path(self._root).is_dir():
-                raise  # the folder itself is gone: a disk that is not mounted now
+            if self._is_local and _is_not_mounted(Path(self._root)):
+                raise
             raise BlobMissing(
                 f"the blob {claim.address} is not in {self._shown}; was it swept too early, or does the "
                 "publisher use another store?"
             ) from None
         return body
+
+    def _require_folder(self) -> None:
+        """Makes it at the first write. Later it is there, or its disk is away: what was written in its place
+        would be found by nobody once that is back."""
+        folder = Path(self._root)
+        if not self._was_used:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif _is_not_mounted(folder):
+            raise FileNotFoundError("its folder is gone, or empty; is its disk mounted?")
 
     def _sweep(self, before: float) -> int:
         names = [name for name in self._files.find(self._root) if self._is_ours(name)]
@@ -243,9 +256,19 @@ def _without_password(url: str) -> str:
     return url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1) if parts.netloc else url
 
 
+def _is_not_mounted(folder: Path) -> bool:
+    """A store that was used has folders in it, for ever; the place of a disk that is not mounted has none."""
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except FileNotFoundError:
+        return True
+
+
 def _write_whole(path: Path, body: bytes) -> None:
-    """Readers see all of it or nothing, also after a crash: write beside, sync, rename, sync the folders."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Readers see all of it or nothing, also after a crash: write beside, sync, rename, sync the folders.
+    The store's folder is there, or this raises."""
+    path.parent.mkdir(exist_ok=True)
     scratch = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     try:
         with scratch.open("xb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,9 +104,24 @@ async def test_a_blob_that_is_not_there_is_missing(store: BlobStore) -> None:
         await store.fetch(claim_of(BODY), JSON)
 
 
-async def test_a_folder_that_is_gone_is_unreachable_not_empty(tmp_path: Path) -> None:
-    with pytest.raises(BlobUnreachable):
-        await BlobStore(str(tmp_path / "not mounted")).fetch(claim_of(BODY), JSON)
+@pytest.mark.parametrize("remains", ["nothing", "an empty folder"])
+async def test_a_disk_that_is_not_mounted_is_waited_for_and_not_written_beside(
+    tmp_path: Path, remains: str
+) -> None:
+    folder = tmp_path / "blobs"
+    store, fresh = BlobStore(str(folder)), BlobStore(str(folder))
+    claim = await store.put(BODY, JSON)
+    folder.rename(tmp_path / "away")
+    if remains == "an empty folder":
+        folder.mkdir()
+    for call in (store.put(b"another", JSON), store.fetch(claim, JSON), fresh.fetch(claim, JSON)):
+        with pytest.raises(BlobUnreachable):
+            await call
+    assert not list(folder.glob("*"))
+    shutil.rmtree(folder, ignore_errors=True)
+    (tmp_path / "away").rename(folder)
+    assert await store.fetch(await store.put(b"another", JSON), JSON) == b"another"
+    assert await fresh.fetch(claim, JSON) == BODY
 
 
 @pytest.mark.parametrize("found", [b"", BODY[:-1], BODY + b"!", BODY.upper()])
