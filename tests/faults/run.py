@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headrace.broker.ids import new_request_id
 from headrace.broker.message import Lane
@@ -20,7 +21,7 @@ from tests.faults.checker.check import check
 from tests.faults.checker.judge import Rule, Violation
 from tests.faults.checker.record import COMPLETE, Accepted, Rubbish, RunRecord, Shown, Transcript
 from tests.faults.proxy import Proxy
-from tests.faults.raw import Raw, completion_line, publish, raw_publisher
+from tests.faults.raw import Raw, completion_line, lay_down, publish, raw_publisher
 from tests.faults.readers import Ask, Reader
 from tests.faults.stack import Stack
 
@@ -29,13 +30,15 @@ SETTLE_S = 60.0
 # wrong then; what is found twice in the same way, without one of these, will not go away.
 _UNFINISHED = {Rule.NO_END, Rule.NO_LINE, Rule.LEASE}
 _LANES = tuple(Lane)
+_LARGE = 3_000  # characters of a prompt that goes by the blob store
 
 
 @dataclass
 class Run:
     """What a scenario works with. `name`: stands in the ids that it makes. `step_s`: how long the engine
     takes for a token. `record`: of all runs on this stack. `breaks`: the broker goes away in it, so that a
-    plain client's publish may stay without an answer."""
+    plain client's publish may stay without an answer. `large`: ids of requests whose body lies in the blob
+    store; `store`: where plain clients put it, None: where consumers look."""
 
     name: str
     stack: Stack
@@ -51,6 +54,8 @@ class Run:
     readers: list[Reader] = field(default_factory=list)
     more_gateways: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    large: set[str] = field(default_factory=set)
+    store: Path | None = None
     _raw: Raw | None = None
     _made: int = 0
     _before: tuple[int, int, list[Transcript]] = field(init=False)
@@ -78,30 +83,42 @@ class Run:
 
     @contextlib.asynccontextmanager
     async def load(
-        self, streams: int = 8, tokens: tuple[int, int] = (60, 200), lines: bool = True
+        self,
+        streams: int = 8,
+        tokens: tuple[int, int] = (60, 200),
+        lines: bool = True,
+        large: float = 0.2,
     ) -> AsyncIterator[None]:
         """Keeps so many answers streaming, and publishes lines by plain clients, while the block runs; leaves
-        it when all streams that were begun have ended."""
+        it when all streams that were begun have ended. `large`: the share of bodies that lie in the store."""
         over = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             for number in range(streams):
-                tasks.create_task(self._keep_reading(f"s{number}", tokens, over))
+                tasks.create_task(self._keep_reading(f"s{number}", tokens, large, over))
             if lines:
-                tasks.create_task(self._keep_publishing(over))
+                tasks.create_task(self._keep_publishing(large, over))
             try:
                 yield
             finally:
                 over.set()
 
-    async def _keep_reading(self, name: str, tokens: tuple[int, int], over: asyncio.Event) -> None:
+    async def _keep_reading(
+        self, name: str, tokens: tuple[int, int], large: float, over: asyncio.Event
+    ) -> None:
         rng = random.Random(f"{self.rng.random()} {name}")
         while not over.is_set():
-            await self.read(tokens=rng.randint(*tokens), lane=rng.choice(_LANES), own_id=rng.random() < 0.5)
+            await self.read(
+                tokens=rng.randint(*tokens),
+                lane=rng.choice(_LANES),
+                own_id=rng.random() < 0.5,
+                large=rng.random() < large,
+            )
 
-    async def _keep_publishing(self, over: asyncio.Event) -> None:
+    async def _keep_publishing(self, large: float, over: asyncio.Event) -> None:
         rng = random.Random(f"{self.rng.random()} lines")
         while not over.is_set():
-            await self.publish(tokens=rng.randint(5, 60), named=rng.random() < 0.7)
+            named, is_large = rng.random() < 0.7, rng.random() < large
+            await self.publish(tokens=rng.randint(5, 60), named=named, large=is_large)
             await asyncio.sleep(rng.uniform(0.05, 0.4))
 
     async def read(
@@ -110,6 +127,7 @@ class Run:
         *,
         lane: Lane = Lane.BATCH,
         own_id: bool = False,
+        large: bool = False,
         ends: tuple[str, ...] = COMPLETE,
         deadline_s: float | None = None,
         on_event: Callable[[Shown], None] | None = None,
@@ -118,10 +136,12 @@ class Run:
         """Asks through a gateway and watches the answer to its end. `patience_s`: of a slow reader, before
         each event. `own_id`: an id of the client's, else one as our gateways make it."""
         self._made += 1
-        prompt = f"Story {self._made} of {self.rng.getrandbits(32)}"
+        prompt = _prompt(f"Story {self._made} of {self.rng.getrandbits(32)}", large=large)
         request_id = (
             f"own-{self.name}-{self._made}" if own_id else new_request_id(lane, self.rng.randrange(2))
         )
+        if large:
+            self.large.add(request_id)
         ask = Ask(request_id, prompt, tokens, self._made, lane, deadline_s)
 
         async def hear(event: Shown) -> None:
@@ -149,29 +169,36 @@ class Run:
         request_id: str | None = None,
         reply_to: str = "",
         stream: bool = False,
+        large: bool = False,
     ) -> Accepted:
         """A line from a client that knows nothing of us. One whose fate is unknown is sent again if it has a
-        name, which is what names are for."""
+        name, which is what names are for. `large`: its body goes into the store first."""
         self._made += 1
         number = self._made
         custom_id = f"{self.name}-{number}"
-        body = completion_line(custom_id, custom_id, tokens, number)
+        prompt = _prompt(custom_id, large=large)
+        body = completion_line(custom_id, prompt, tokens, number)
         name = request_id or (f"named-{custom_id}" if named or self.breaks else "")
         fields = {"request-id": name, "reply-to": reply_to, "stream": "true" if stream else ""}
         headers = {field: value for field, value in fields.items() if value}
+        if large:
+            headers |= lay_down(self.store or self.stack.store, body)
+            body = b""
         position = await publish(self.raw, lane, body, headers)
         while position is None:
             assert name, "the broker went away in a scenario where it should not"
             await asyncio.sleep(0.1)
             position = await publish(self.raw, lane, body, headers)
         accepted = Accepted(
-            *(name or position, expected_text(custom_id, tokens, number), ends, custom_id),
+            *(name or position, expected_text(prompt, tokens, number), ends, custom_id),
             lane=lane,
             body=body,
             topic=reply_to,
             streamed=stream and bool(reply_to),
         )
         self.record.accepted.append(accepted)
+        if large:
+            self.large.add(accepted.request_id)
         return accepted
 
     async def publish_rubbish(self, body: bytes, headers: Mapping[str, str], lane: Lane = Lane.BATCH) -> None:
@@ -203,3 +230,7 @@ class Run:
     def close(self) -> None:
         if self._raw is not None:
             self._raw.close()
+
+
+def _prompt(beginning: str, *, large: bool) -> str:
+    return beginning.ljust(_LARGE, ".") if large else beginning

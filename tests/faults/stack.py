@@ -17,6 +17,7 @@ from typing import Any
 from tests.support.frozen import freeze
 
 HEADRACE = Path(sys.executable).parent / "headrace"
+BLOB_THRESHOLD = 2_000  # bytes
 _DRAIN_S = 30.0
 
 
@@ -47,13 +48,14 @@ def engine_of(consumer: int) -> int | None:
 @dataclass
 class Stack:
     """`pids(kind)` reads the ready file anew, since the stack replaces what was killed. `kills`: when which
-    process was killed, by our monotonic clock."""
+    process was killed, by our monotonic clock. `store`: where large bodies lie."""
 
     process: subprocess.Popen[bytes]
     ready_file: Path
     log_file: Path
     folder: Path
     environment: Mapping[str, str]
+    store: Path
     frozen: list[int] = field(default_factory=list)
     kills: list[tuple[float, int]] = field(default_factory=list)
     extra: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -127,11 +129,14 @@ def running_stack(
     command: list[str | Path] = [
         *(HEADRACE, "up", "--ready-file", ready_file, "--data-dir", folder / "data", "--grpc-port", "0"),
         *("--consumers", str(consumers), "--lease", str(lease_s), "--grace", "5"),
+        *("--blob-threshold", str(BLOB_THRESHOLD)),
         *options,
     ]
-    variables = {**os.environ, **(environment or {})}
+    store = folder / "blobs"
+    store.mkdir()
+    variables = {**os.environ, **(environment or {}), "HEADRACE_BLOBS": str(store)}
     process = _start(command, log_file, folder, variables)
-    stack = Stack(process, ready_file, log_file, folder, variables)
+    stack = Stack(process, ready_file, log_file, folder, variables, store)
     try:
         _await_ready(stack)
         yield stack

@@ -8,13 +8,15 @@ import json
 from tests.faults.measures import interruptions, percentile_95
 from tests.faults.run import Run
 from tests.faults.scenarios.acts import busiest, until, victim_of
+from tests.faults.stack import BLOB_THRESHOLD
 
 KILLS_A_ROUND = 6  # of `everything_killed`
 
 
 async def consumers_killed(run: Run) -> None:
-    """SIGKILL at random instants; the interrupted go on elsewhere within a lease and two seconds."""
-    async with run.load(streams=10):
+    """SIGKILL at random instants; the interrupted go on elsewhere within a lease and two seconds, those too
+    whose body lies in the store."""
+    async with run.load(streams=10, large=0.5):
         for _ in range(3 * run.rounds):
             await until(lambda: len(run.stack.pids("consumer")) == 2, "both consumers", 60)
             await asyncio.sleep(run.rng.uniform(0.3, 1.2))
@@ -23,7 +25,8 @@ async def consumers_killed(run: Run) -> None:
             await asyncio.sleep(run.lease_s)
         await asyncio.sleep(run.lease_s)
     found = interruptions(run.transcripts(), run.kills(), run.step_s)
-    assert found, "no answer was interrupted: the kills proved nothing"
+    assert any(each.request_id in run.large for each in found), "no large one was interrupted: nothing proved"
+    assert len(list(run.stack.store.glob("??/*"))) >= len(run.large), "large bodies travelled on the queue"
     late = percentile_95([each.wait_s for each in found])
     assert late <= run.lease_s + 2, f"p95 from SIGKILL to the next visible token: {late:.2f} s"
 
@@ -50,7 +53,7 @@ async def gateways_killed(run: Run) -> None:
     ready = run.stack.folder / "gateway-2.json"
     run.stack.start_beside(
         *("gateway", "--broker", run.stack.broker, "--prefix", run.prefix, "--grpc-port", "0"),
-        *("--ready-file", str(ready)),
+        *("--ready-file", str(ready), "--blob-threshold", str(BLOB_THRESHOLD)),
     )
     await until(ready.exists, "a second gateway")
     run.more_gateways.append(_target(ready.read_text()))

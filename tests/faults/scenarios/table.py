@@ -21,6 +21,7 @@ from tests.faults.scenarios.engines import engine_dies_by_itself, engine_hangs, 
 from tests.faults.scenarios.network import network_silent, replies_cut, writes_reordered
 from tests.faults.scenarios.ownership import consumers_come_and_go, consumers_frozen, static_twin
 from tests.faults.scenarios.scenario import Scenario
+from tests.faults.scenarios.store import store_away
 from tests.faults.scenarios.streams import streamed_replies
 from tests.faults.scenarios.transactions import killed_inside_a_transaction
 
@@ -49,6 +50,7 @@ SCENARIOS = (
     Scenario("replies_cut", replies_cut, proxied=True),
     Scenario("writes_reordered", writes_reordered, selected=(), proxied=True),
     Scenario("network_silent", network_silent, selected=(), proxied=True),
+    Scenario("store_away", store_away),
     Scenario("published_twice", published_twice),
     Scenario("readers_slow_or_gone", readers_slow_or_gone, selected=()),
     Scenario("poison", poison, first_token_ms=600),
