@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from headrace.broker.message import Lane
 from headrace.cli import options, service_options
 from headrace.cli.engine_options import takes_engine
+from headrace.cli.event_loop import run_service
 from headrace.cli.models import served_names
 from headrace.cli.ready_file import check_place
 from headrace.cli.settings import read_environment
@@ -60,4 +60,4 @@ def consumer(
         watchdog=WatchdogSettings(quarantine_after=quarantine_after, poison_deaths=poison_deaths),
         ready_file=ready_file,
     )
-    raise typer.Exit(asyncio.run(run_consumer(settings)))
+    raise typer.Exit(run_service(run_consumer(settings)))

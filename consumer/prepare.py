@@ -40,6 +40,14 @@ class Prepared(msgspec.Struct, frozen=True):
     replayed_text: str = ""
 
 
+class Reading(msgspec.Struct, frozen=True):
+    """What a message says. `prepared`: what the engine takes of it, or why that cannot be; None where it was
+    not to be run, cannot be read, or is for another model."""
+
+    parsed: ParsedRequest | LineError
+    prepared: Prepared | LineError | None = None
+
+
 class Preparer:
     """`served`: names of the model that requests may use, the preferred one first. `store`: where large
     bodies lie. `max_input_length`: tokens of the longest prompt that the engine takes; a text that must have
@@ -67,26 +75,21 @@ class Preparer:
         """The names that clients are told: a folder of this machine may be used, but is nobody's business."""
         return tuple(name for name in self._served if not Path(name).exists()) or self._served[:1]
 
-    async def parse(self, message: Message) -> ParsedRequest | LineError:
-        """The request, if it can be read. Raises BlobError where its body lies in the store and cannot be
-        had."""
+    async def read(self, message: Message, kept: Sequence[int] | None) -> Reading:
+        """Reads a request and, where its model is served here, makes it ready for the engine. `kept`: tokens
+        of an interrupted answer that will be continued; None: it is not to be run, only read. Raises
+        BlobError where its body lies in the store and cannot be had."""
         whole = message if message.claim is None else await check_out(message, self._store)
-        return await self._run(lambda: parse_message(whole))
-
-    async def tokenise(self, parsed: ParsedRequest, kept: Sequence[int]) -> Prepared | LineError:
-        """`kept`: tokens of an interrupted answer that will be continued."""
-        return await self._run(lambda: self._tokenise(parsed, kept))
+        return await self._thread.run(lambda: self._read(whole, kept))
 
     def close(self) -> None:
         self._thread.close()
 
-    async def _run(self, work: Callable[[], T | LineError]) -> T | LineError:
-        try:
-            return await self._thread.run(work)
-        except Exception:
-            # A request that trips a bug here must fail alone: else it would end one consumer after the other.
-            log.exception("a request could not be prepared")
-            return BROKEN_BY_US
+    def _read(self, message: Message, kept: Sequence[int] | None) -> Reading:
+        parsed = _guarded(lambda: parse_message(message))
+        if kept is None or isinstance(parsed, LineError) or not self.serves(parsed.model):
+            return Reading(parsed)
+        return Reading(parsed, _guarded(lambda: self._tokenise(parsed, kept)))
 
     def _tokenise(self, parsed: ParsedRequest, kept: Sequence[int]) -> Prepared | LineError:
         params = sampling_params(parsed.sampling)
@@ -118,6 +121,16 @@ class Preparer:
         if isinstance(parsed.prompt, str):
             return self._tokenizer.encode(parsed.prompt)
         return list(parsed.prompt)
+
+
+def _guarded(work: Callable[[], T]) -> T | LineError:
+    """A request that trips a bug here must fail alone: else it would end one consumer after the other. Native
+    code panics with what is no Exception."""
+    try:
+        return work()
+    except BaseException:
+        log.exception("a request could not be prepared")
+        return BROKEN_BY_US
 
 
 def prompt_param(parsed: ParsedRequest) -> str:

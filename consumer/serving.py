@@ -21,6 +21,7 @@ from headrace.consumer.fair_queue import Ticket
 from headrace.consumer.inflight import InFlight, Phase
 from headrace.consumer.means import Means
 from headrace.consumer.ownership import first_open, settle_for_sure
+from headrace.consumer.prepare import Reading
 from headrace.consumer.results import settlement
 from headrace.consumer.timing import Timing
 
@@ -174,45 +175,42 @@ class Serving:
 
     async def _prepare(self, opened: Opened) -> None:
         flight = self.flight
-        is_over = flight.ending is not None
-        has_line = is_over and flight.terminal() is not None and flight.delivery.message.claim is None
-        if (
-            not is_over or has_line
-        ):  # also if it is over: its line carries the custom id, where that is at hand
-            await self._parse()
         if flight.ending is None and flight.deaths.lone >= self.means.rules.poison_deaths:
             flight.fail(failures.poison(flight.deaths))
         if flight.ending is None:
-            await self._tokenise(opened)
+            await self._read(opened)
+        elif flight.terminal() is not None and flight.delivery.message.claim is None:
+            # Its line carries the custom id, where that is at hand.
+            reading = await self.means.preparer.read(flight.delivery.message, None)
+            flight.custom_id = reading.parsed.custom_id
 
-    async def _parse(self) -> None:
-        flight, preparer = self.flight, self.means.preparer
+    async def _read(self, opened: Opened) -> None:
+        flight = self.flight
+        resumes = flight.resumable(self.means.fingerprint)
+        kept = flight.token_ids.copy() if resumes else []
         try:
-            parsed = await preparer.parse(flight.delivery.message)
+            reading = await self.means.preparer.read(flight.delivery.message, kept)
         except BlobUnreachable as error:
             self.means.retries.put_off(flight, str(error))
         except BlobError as error:
             flight.fail(failures.body_gone(str(error)))
         else:
-            flight.custom_id = parsed.custom_id
-            if isinstance(parsed, LineError):
-                flight.fail(failures.refused(parsed))
-                return
-            flight.parsed = parsed
-            if parsed.model is not None and not preparer.serves(parsed.model):
-                await redirect(flight, parsed.model, self.means)
+            await self._take_in(reading, opened, len(kept), flight.last_seed if resumes else None)
 
-    async def _tokenise(self, opened: Opened) -> None:
-        flight = self.flight
-        assert flight.parsed is not None
-        resumes = flight.resumable(self.means.fingerprint)
-        kept = flight.token_ids.copy() if resumes else []
-        prepared = await self.means.preparer.tokenise(flight.parsed, kept)
+    async def _take_in(self, reading: Reading, opened: Opened, kept: int, last_seed: int | None) -> None:
+        flight, parsed, prepared = self.flight, reading.parsed, reading.prepared
+        flight.custom_id = parsed.custom_id
+        if isinstance(parsed, LineError):
+            flight.fail(failures.refused(parsed))
+            return
+        flight.parsed = parsed
         if isinstance(prepared, LineError):
             flight.fail(failures.refused(prepared))
+        elif prepared is None:
+            assert parsed.model is not None, "one that names no model is for anybody"
+            await redirect(flight, parsed.model, self.means)
         elif flight.ending is None:
-            started = self._started(opened, len(kept), flight.last_seed if resumes else None)
-            flight.begin(prepared, started, self.means.clock())
+            flight.begin(prepared, self._started(opened, kept, last_seed), self.means.clock())
             self.means.publisher.wake()
             self.means.placement.add(flight)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+from headrace.broker.lines.request import LineError, ParsedRequest
+from headrace.broker.message import Message
+from headrace.consumer.failures import BROKEN_BY_US
 from headrace.consumer.prepare import CHARACTERS_PER_TOKEN, Prepared, Preparer
 from headrace.gpu_engine.text.sim import SimTokenizer
 
@@ -40,13 +43,13 @@ def preparer(tokenizer: CountingTokenizer) -> Iterator[Preparer]:
     preparer.close()
 
 
-def chat(*contents: object) -> ParsedRequest:
+def chat(*contents: object) -> Message:
     messages = [{"role": "user", "content": content} for content in contents]
-    return ParsedRequest("/v1/chat/completions", "c", None, messages, None, Sampling())
+    return Message(json.dumps({"messages": messages}).encode())
 
 
-def completion(prompt: str | list[int]) -> ParsedRequest:
-    return ParsedRequest("/v1/completions", "c", None, None, prompt, Sampling())
+def completion(prompt: str | list[int], **fields: object) -> Message:
+    return Message(json.dumps({"prompt": prompt, **fields}).encode())
 
 
 @pytest.mark.parametrize(
@@ -58,9 +61,9 @@ def completion(prompt: str | list[int]) -> ParsedRequest:
     ],
 )
 async def test_a_text_that_cannot_fit_is_refused_without_tokenising_it(
-    preparer: Preparer, tokenizer: CountingTokenizer, request_: ParsedRequest, param: str
+    preparer: Preparer, tokenizer: CountingTokenizer, request_: Message, param: str
 ) -> None:
-    refused = await preparer.tokenise(request_, [])
+    refused = (await preparer.read(request_, [])).prepared
     assert isinstance(refused, LineError)
     assert (refused.code, refused.param) == ("context_length_exceeded", param)
     assert f"more than {LONGEST} tokens" in refused.message
@@ -68,7 +71,38 @@ async def test_a_text_that_cannot_fit_is_refused_without_tokenising_it(
 
 
 @pytest.mark.parametrize("request_", [completion("x" * MOST), completion([1] * (MOST + 1)), chat("hello")])
-async def test_what_may_fit_is_left_for_the_engine_to_judge(
-    preparer: Preparer, request_: ParsedRequest
+async def test_what_may_fit_is_left_for_the_engine_to_judge(preparer: Preparer, request_: Message) -> None:
+    assert isinstance((await preparer.read(request_, [])).prepared, Prepared)
+
+
+async def test_what_is_only_to_be_read_is_not_tokenised(
+    preparer: Preparer, tokenizer: CountingTokenizer
 ) -> None:
-    assert isinstance(await preparer.tokenise(request_, []), Prepared)
+    reading = await preparer.read(completion("hello"), None)
+    assert isinstance(reading.parsed, ParsedRequest)
+    assert (reading.prepared, tokenizer.asked) == (None, 0)
+
+
+async def test_what_is_for_another_model_is_not_tokenised(
+    preparer: Preparer, tokenizer: CountingTokenizer
+) -> None:
+    reading = await preparer.read(completion("hello", model="another"), [])
+    assert isinstance(reading.parsed, ParsedRequest)
+    assert (reading.parsed.model, reading.prepared, tokenizer.asked) == ("another", None, 0)
+
+
+class Panic(BaseException):
+    """As native code panics."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), Panic("in native code")])
+async def test_a_request_that_trips_a_bug_fails_alone_and_is_still_known_by_its_name(
+    preparer: Preparer, tokenizer: CountingTokenizer, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trip(text: str) -> list[int]:
+        raise error
+
+    monkeypatch.setattr(tokenizer, "encode", trip)
+    reading = await preparer.read(completion("hello"), [])
+    assert isinstance(reading.parsed, ParsedRequest)
+    assert reading.prepared is BROKEN_BY_US

@@ -11,10 +11,10 @@ import pytest
 from headrace.broker.contract import DeadLetter, Done, Opened, OpenOutcome, Release, Retry
 from headrace.broker.errors import BrokerError
 from headrace.broker.events import Delta, Failed, Finished, Started
-from headrace.broker.lines.request import LineError, ParsedRequest
+from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import Delivery, Lane, Message
 from headrace.consumer.errors import ConsumerError, EngineUnusable
-from headrace.consumer.prepare import Prepared
+from headrace.consumer.prepare import Reading
 from headrace.gpu_engine.api import EngineError, Output, Ready, Unusable
 from tests.unit.consumer.fakes import (
     FINGERPRINT,
@@ -320,14 +320,14 @@ async def test_a_request_that_was_cancelled_in_the_queue_is_not_run() -> None:
         assert not rig.engine.added
 
 
-def hold_tokenising(rig: Rig, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenise = rig.preparer.tokenise
+def hold_preparing(rig: Rig, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = rig.preparer.read
 
-    async def slowly(parsed: ParsedRequest, kept: Sequence[int]) -> Prepared | LineError:
+    async def slowly(message: Message, kept: Sequence[int] | None) -> Reading:
         await gate.wait()
-        return await tokenise(parsed, kept)
+        return await read(message, kept)
 
-    monkeypatch.setattr(rig.preparer, "tokenise", slowly)
+    monkeypatch.setattr(rig.preparer, "read", slowly)
 
 
 @pytest.mark.parametrize("state", ["opening", "preparing"])
@@ -339,7 +339,7 @@ async def test_a_cancel_on_the_way_to_the_engine_ends_the_request(
         if state == "preparing":
             gate.set()
             gate = asyncio.Event()
-            hold_tokenising(rig, gate, monkeypatch)
+            hold_preparing(rig, gate, monkeypatch)
         rig.publish(delivery())
         await eventually(lambda: rig.worker.in_flight == 1)
         await asyncio.sleep(0.005)
