@@ -28,7 +28,7 @@ that cannot be understood never reaches the caller, the adapter dead-letters it.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -270,6 +270,15 @@ class QueueStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A queue with `entries` that no consumer takes from: its name ends in no lane, or names a pool that
+    never had consumers. Publishers that are no clients of ours can write where they like."""
+
+    queue: str
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerEntry:
     """One consumer in the registry. `idle_ms`: since its last sign of life; one that is silent for longer
     than its lease is left out."""
@@ -312,6 +321,10 @@ class Broker(Protocol):
     async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
         """The latest ones, oldest first."""
 
+    def each_dead_letter(self) -> AsyncGenerator[DeadLettered, None]:
+        """All that are there now, oldest first, read page by page: however many there are, few are held.
+        What is discarded meanwhile may still come, or not. Close it where it is not read to its end."""
+
     async def dead_letter(self, position: str) -> DeadLettered | None: ...
 
     async def replay(self, position: str) -> RequestRef | None:
@@ -325,6 +338,9 @@ class Broker(Protocol):
 
     async def pools(self) -> list[str]:
         """Pools that have, or had, consumers or requests; the default one is always among them."""
+
+    async def strays(self) -> list[Stray]:
+        """Queues of our prefix that nobody reads, by name, as far as they can be found without much ado."""
 
     async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
         """No consumer takes from this lane any more; what runs goes on. Durable, until `resume`."""

@@ -28,8 +28,13 @@ class Names:
 
     prefix: str = "headrace"
 
+    @property
+    def request_base(self) -> str:
+        """What the names of all request queues begin with, up to a dot."""
+        return f"{self.prefix}.requests"
+
     def requests(self, lane: Lane, pool: str = DEFAULT_POOL) -> str:
-        return f"{self.prefix}.requests.{_in_pool(lane, pool)}"
+        return f"{self.request_base}.{_in_pool(lane, pool)}"
 
     def events(self, lane: Lane, pool: str = DEFAULT_POOL) -> str:
         return f"{self.prefix}.events.{_in_pool(lane, pool)}"
@@ -90,13 +95,18 @@ class Names:
     def reply_rule(self) -> str:
         """What a reply topic must be, as the end of a sentence that refuses one."""
         return (
-            f"it must begin with `{self.prefix}.reply.` and hold letters, digits, `.`, `_` and `-` only, "
-            "200 at most"
+            f"it must begin with `{self._reply_base}`, go on with a name, and hold letters, digits, `.`, `_` "
+            "and `-` only, 200 at most"
         )
 
     def reply_allowed(self, topic: str) -> bool:
         """Reply topics live under `<prefix>.reply.`: a publisher cannot aim results at other keys."""
-        return topic.startswith(f"{self.prefix}.reply.") and REPLY_TOPIC.fullmatch(topic) is not None
+        named = topic.startswith(self._reply_base) and topic != self._reply_base
+        return named and REPLY_TOPIC.fullmatch(topic) is not None
+
+    @property
+    def _reply_base(self) -> str:
+        return f"{self.prefix}.reply."
 
 
 def _in_pool(lane: Lane, pool: str) -> str:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 
-from headrace.broker.contract import ConsumerEntry
+from headrace.broker.contract import Broker, ConsumerEntry
 from headrace.broker.message import Lane
 from headrace.cli import options
-from headrace.cli.errors import ExitCode
-from headrace.cli.queue import age
-from headrace.cli.running import connected, run_async
-from headrace.cli.settings import read_environment
+from headrace.cli.ages import age
+from headrace.cli.looking import look
 
 
 def consumers(
@@ -25,21 +22,24 @@ def consumers(
     as_json: options.Json = False,
 ) -> None:
     """Show the consumers that are up, and which models they serve."""
-    environment = read_environment()
-    url = options.broker_url(broker, broker_option, environment)
-    run_async(_show(url, options.prefix(prefix, environment), as_json))
+    look(
+        options.where(broker, broker_option, prefix),
+        _see,
+        show=_print,
+        as_data=lambda entries: [asdict(entry) for entry in entries],
+        as_json=as_json,
+    )
 
 
-async def _show(url: str, prefix: str, as_json: bool) -> ExitCode:
-    async with connected(url, prefix) as broker:
-        entries = sorted(await broker.consumers(), key=lambda entry: (entry.pool, entry.name))
-    if as_json:
-        print(json.dumps([asdict(entry) for entry in entries]))
-    elif entries:
+async def _see(broker: Broker) -> list[ConsumerEntry]:
+    return sorted(await broker.consumers(), key=lambda entry: (entry.pool, entry.name))
+
+
+def _print(entries: Sequence[ConsumerEntry]) -> None:
+    if entries:
         Console().print(_table(entries))
     else:
         print("no consumer is up")
-    return ExitCode.OK
 
 
 def _table(entries: Sequence[ConsumerEntry]) -> Table:

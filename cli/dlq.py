@@ -7,11 +7,10 @@ rest, names them on stderr, and exits with 1.
 from __future__ import annotations
 
 import base64
-import json
-import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
@@ -19,18 +18,17 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.broker.contract import Broker, DeadLettered
-from headrace.broker.errors import BrokerError
+from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.cli import options
+from headrace.cli.ages import age, parse_age
 from headrace.cli.errors import ExitCode, Mistake
-from headrace.cli.queue import age
+from headrace.cli.letters import Wanted, pages_of, survey_of
+from headrace.cli.looking import look
 from headrace.cli.running import connected, run_async
-from headrace.cli.settings import read_environment
 
 dlq = typer.Typer(help="Look at dead letters, replay or remove them.", no_args_is_help=True)
 
 SHOWN_BYTES = 60
-_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Position = Annotated[str, typer.Argument(metavar="POSITION", help="As `headrace dlq list` shows it.")]
 Positions = Annotated[
@@ -48,8 +46,13 @@ def list_letters(
     as_json: options.Json = False,
 ) -> None:
     """Show the latest dead letters, oldest first."""
-    url, prefix = _where(broker, broker_option, prefix)
-    run_async(_list(url, prefix, limit, as_json))
+    look(
+        options.where(broker, broker_option, prefix),
+        lambda connection: connection.dead_letters(limit),
+        show=_print_list,
+        as_data=lambda letters: [as_dict(letter) for letter in letters],
+        as_json=as_json,
+    )
 
 
 @dlq.command()
@@ -64,8 +67,13 @@ def show(
 
     Reason and headers, an empty line, and the body as it came.
     """
-    url, prefix = _where(broker, broker_option, prefix)
-    run_async(_show(url, prefix, position, as_json))
+    look(
+        options.where(broker, broker_option, prefix),
+        lambda connection: _find(connection, position),
+        show=_print_letter,
+        as_data=as_dict,
+        as_json=as_json,
+    )
 
 
 @dlq.command()
@@ -81,8 +89,7 @@ def replay(
     They are new requests then; prints their ids.
     """
     _one_of(bool(positions), everything, names="POSITIONs or --all")
-    url, prefix = _where(broker, broker_option, prefix)
-    run_async(_replay(url, prefix, positions))
+    run_async(_replay(options.where(broker, broker_option, prefix), positions or None))
 
 
 @dlq.command()
@@ -100,14 +107,7 @@ def purge(
     """Remove dead letters for good."""
     _one_of(bool(positions), everything, older_than is not None, names="POSITIONs, --all or --older-than")
     at_least_ms = parse_age(older_than) if older_than is not None else 0
-    url, prefix = _where(broker, broker_option, prefix)
-    run_async(_purge(url, prefix, positions, at_least_ms, yes))
-
-
-def _where(broker: str | None, broker_option: list[str] | None, prefix: str | None) -> tuple[str, str]:
-    environment = read_environment()
-    url = options.broker_url(broker, broker_option, environment)
-    return url, options.prefix(prefix, environment)
+    run_async(_purge(options.where(broker, broker_option, prefix), positions or None, at_least_ms, yes))
 
 
 def _one_of(*given: bool, names: str) -> None:
@@ -115,72 +115,79 @@ def _one_of(*given: bool, names: str) -> None:
         raise Mistake(f"which dead letters? Name {names}, one of these")
 
 
-def parse_age(text: str) -> int:
-    """Milliseconds of `90s`, `30m`, `12h` or `7d`; raises Mistake for anything else."""
-    parts = _AGE.fullmatch(text)
-    if parts is None:
-        raise Mistake(f"{text[:40]!r} is no age; write 90s, 30m, 12h or 7d")
-    return round(float(parts[1]) * _UNIT_MS[parts[2]])
-
-
-async def _list(url: str, prefix: str, limit: int, as_json: bool) -> ExitCode:
-    async with connected(url, prefix) as broker:
-        letters = await broker.dead_letters(limit)
-    if as_json:
-        print(json.dumps([as_dict(letter) for letter in letters]))
-    elif letters:
+def _print_list(letters: Sequence[DeadLettered]) -> None:
+    if letters:
         Console().print(_table(letters))
     else:
         print("no dead letters")
-    return ExitCode.OK
 
 
-async def _show(url: str, prefix: str, position: str, as_json: bool) -> ExitCode:
-    async with connected(url, prefix) as broker:
-        letter = await broker.dead_letter(position)
+async def _find(broker: Broker, position: str) -> DeadLettered:
+    letter = await broker.dead_letter(position)
     if letter is None:
         raise Mistake(f"there is no dead letter {position}; `headrace dlq list` shows those that are there")
-    if as_json:
-        print(json.dumps(as_dict(letter)))
-        return ExitCode.OK
+    return letter
+
+
+def _print_letter(letter: DeadLettered) -> None:
     known = {"position": letter.position, "origin": letter.origin, "reason": letter.reason}
     for name, value in {**known, "age": age(_age_ms(letter)), **letter.headers}.items():
         print(f"{name}: {value}")
     print(flush=True)
     sys.stdout.buffer.write(letter.body + b"\n")
-    return ExitCode.OK
 
 
-async def _replay(url: str, prefix: str, positions: Sequence[str] | None) -> ExitCode:
+async def _replay(where: options.Where, positions: Sequence[str] | None) -> ExitCode:
     failed = 0
-    async with connected(url, prefix) as broker:
-        for position in positions or [letter.position for letter in await _all(broker)]:
-            try:
-                ref = await broker.replay(position)
-            except BrokerError as error:
-                ref, why = None, str(error)
-            else:
-                why = f"there is no dead letter {position}"
-            if ref is None:
-                failed += 1
-                print(why, file=sys.stderr)
-            else:
-                print(ref.request_id, flush=True)
+    async with connected(*where) as broker, aclosing(pages_of(broker, positions)) as pages:
+        async for page in pages:
+            for position in page:
+                failed += not await _replay_one(broker, position)
     return ExitCode.SOME_FAILED if failed else ExitCode.OK
 
 
+async def _replay_one(broker: Broker, position: str) -> bool:
+    try:
+        ref = await broker.replay(position)
+    except BrokerUnavailable:
+        raise  # the next one fares no better
+    except BrokerError as error:
+        print(error, file=sys.stderr)
+        return False
+    if ref is None:
+        print(f"there is no dead letter {position}", file=sys.stderr)
+        return False
+    print(ref.request_id, flush=True)
+    return True
+
+
 async def _purge(
-    url: str, prefix: str, positions: Sequence[str] | None, at_least_ms: int, yes: bool
+    where: options.Where, positions: Sequence[str] | None, at_least_ms: int, yes: bool
 ) -> ExitCode:
-    async with connected(url, prefix) as broker:
-        chosen = list(
-            positions or [letter.position for letter in await _all(broker) if _age_ms(letter) >= at_least_ms]
-        )
-        if chosen and not yes:
-            _confirm(len(chosen))
-        purged = await broker.discard(chosen) if chosen else 0
+    asked = purged = 0
+    async with connected(*where) as broker:
+        wanted = _at_least(at_least_ms)
+        if not yes:
+            wanted = await _confirmed(broker, positions, wanted)
+        async with aclosing(pages_of(broker, positions, wanted)) as pages:
+            async for page in pages:
+                asked += len(page)
+                purged += await broker.discard(page)
     print(f"{purged} purged")
-    return ExitCode.OK if purged == len(chosen) else ExitCode.SOME_FAILED
+    return ExitCode.OK if purged == asked else ExitCode.SOME_FAILED
+
+
+async def _confirmed(broker: Broker, positions: Sequence[str] | None, wanted: Wanted) -> Wanted:
+    """Asks; returns what is agreed to: nothing that comes while the question stands. Raises Mistake for a
+    no, and where nobody can be asked."""
+    survey = await survey_of(broker, positions, wanted)
+    if survey.count:
+        _confirm(survey.count)
+    return lambda letter: wanted(letter) and letter.at_ms <= survey.newest_ms
+
+
+def _at_least(age_ms: int) -> Wanted:
+    return lambda letter: _age_ms(letter) >= age_ms
 
 
 def _confirm(count: int) -> None:
@@ -188,12 +195,6 @@ def _confirm(count: int) -> None:
         raise Mistake(f"{count} dead letters would be removed for good; pass --yes where nobody can be asked")
     if not typer.confirm(f"Remove {count} dead letters for good?"):
         raise Mistake("nothing was removed")
-
-
-async def _all(broker: Broker) -> list[DeadLettered]:
-    """Those that are there now; what a replay brings back meanwhile is not among them."""
-    count = (await broker.stats()).dead_letters
-    return await broker.dead_letters(count) if count else []
 
 
 def as_dict(letter: DeadLettered) -> dict[str, Any]:

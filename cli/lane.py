@@ -29,10 +29,8 @@ def pause(
 
     No consumer takes from it until it is resumed; what runs goes on.
     """
-    environment = read_environment()
-    url = options.broker_url(broker, broker_option, environment)
-    where = options.pool(pool, environment)
-    run_async(_set(url, options.prefix(prefix, environment), name, where, paused=True))
+    in_pool = options.pool(pool, read_environment())
+    run_async(_set(options.where(broker, broker_option, prefix), name, in_pool, paused=True))
 
 
 @lane.command()
@@ -44,14 +42,12 @@ def resume(
     prefix: options.Prefix = None,
 ) -> None:
     """Let consumers take from a lane again."""
-    environment = read_environment()
-    url = options.broker_url(broker, broker_option, environment)
-    where = options.pool(pool, environment)
-    run_async(_set(url, options.prefix(prefix, environment), name, where, paused=False))
+    in_pool = options.pool(pool, read_environment())
+    run_async(_set(options.where(broker, broker_option, prefix), name, in_pool, paused=False))
 
 
-async def _set(url: str, prefix: str, name: Lane, pool: str, *, paused: bool) -> ExitCode:
-    async with connected(url, prefix) as broker:
+async def _set(where: options.Where, name: Lane, pool: str, *, paused: bool) -> ExitCode:
+    async with connected(*where) as broker:
         await (broker.pause(name, pool) if paused else broker.resume(name, pool))
     shown = f"{name.value} of pool {pool}" if pool else name.value
     print(f"{shown} is paused" if paused else f"{shown} goes on")

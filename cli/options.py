@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from headrace.broker.names import POOL
 from headrace.cli.broker_options import parse_options, parse_variable, with_options
 from headrace.cli.errors import Mistake
-from headrace.cli.settings import Environment
+from headrace.cli.settings import Environment, read_environment
 from headrace.producer.backoff import RetryPolicy
 
 # Somebody sits at the terminal: better to be told soon that nobody answers.
@@ -91,6 +91,20 @@ Tenant = Annotated[str, typer.Option(metavar="TENANT", help="Whose request it is
 ReadyFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write endpoints and pids here once all is healthy.")
 ]
+
+
+class Where(NamedTuple):
+    """A broker, with its options in the address, which may hold a password; and the prefix of its names."""
+
+    url: str
+    prefix: str
+
+
+def where(broker: str | None, given: Sequence[str] | None, prefix_given: str | None) -> Where:
+    """What the three options that nearly all commands have say together with the environment; raises Mistake
+    where no broker is named."""
+    environment = read_environment()
+    return Where(broker_url(broker, given, environment), prefix(prefix_given, environment))
 
 
 def broker_url(option: str | None, given: Sequence[str] | None, environment: Environment) -> str:

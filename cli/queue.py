@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from headrace.broker.contract import QueueStats
+from headrace.broker.contract import Broker, QueueStats
 from headrace.broker.message import DEFAULT_POOL
 from headrace.cli import options
-from headrace.cli.errors import ExitCode
-from headrace.cli.running import connected, run_async
-from headrace.cli.settings import read_environment
+from headrace.cli.ages import age
+from headrace.cli.looking import look
 
 
 def queue(
@@ -25,19 +23,17 @@ def queue(
     as_json: options.Json = False,
 ) -> None:
     """Show what waits, who holds what, retries and dead letters."""
-    environment = read_environment()
-    url = options.broker_url(broker, broker_option, environment)
-    run_async(_show(url, options.prefix(prefix, environment), as_json))
+    look(
+        options.where(broker, broker_option, prefix),
+        _see,
+        show=_print_tables,
+        as_data=as_dict,
+        as_json=as_json,
+    )
 
 
-async def _show(url: str, prefix: str, as_json: bool) -> ExitCode:
-    async with connected(url, prefix) as broker:
-        pools = {pool: await broker.stats(pool) for pool in sorted(await broker.pools())}
-    if as_json:
-        print(json.dumps(as_dict(pools)))
-    else:
-        _print_tables(Console(), pools)
-    return ExitCode.OK
+async def _see(broker: Broker) -> dict[str, QueueStats]:
+    return {pool: await broker.stats(pool) for pool in sorted(await broker.pools())}
 
 
 def as_dict(pools: Mapping[str, QueueStats]) -> dict[str, Any]:
@@ -55,7 +51,8 @@ def _pool_dict(stats: QueueStats) -> dict[str, Any]:
     }
 
 
-def _print_tables(console: Console, pools: Mapping[str, QueueStats]) -> None:
+def _print_tables(pools: Mapping[str, QueueStats]) -> None:
+    console = Console()
     for pool, stats in pools.items():
         if pool != DEFAULT_POOL:
             console.print(f"\npool {pool}")
@@ -81,15 +78,3 @@ def _leases(stats: QueueStats) -> Table:
     for lease in stats.leases:
         table.add_row(lease.consumer, lease.lane.value, str(lease.held), f"{age(lease.idle_ms)} ago")
     return table
-
-
-def age(ms: int) -> str:
-    """A duration in the two largest units that matter."""
-    seconds = ms // 1000
-    if seconds < 60:
-        return f"{ms / 1000:.1f} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    if seconds < 86_400:
-        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
-    return f"{seconds // 86_400} d {seconds % 86_400 // 3600} h"

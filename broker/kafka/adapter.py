@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from headrace.broker.contract import (
     CancelResult,
@@ -26,6 +26,7 @@ from headrace.broker.contract import (
     PublishResult,
     QueueStats,
     ResultLine,
+    Stray,
 )
 from headrace.broker.errors import BrokerError
 from headrace.broker.events import Logged
@@ -145,6 +146,9 @@ class KafkaBroker:
     async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
         return await self._letters.latest(limit)
 
+    def each_dead_letter(self) -> AsyncGenerator[DeadLettered, None]:
+        return self._letters.each()
+
     async def dead_letter(self, position: str) -> DeadLettered | None:
         return await self._letters.one(position)
 
@@ -172,6 +176,9 @@ class KafkaBroker:
     async def pools(self) -> list[str]:
         others = {lane.pool for lane in await self._at.topics.existing()} - {DEFAULT_POOL}
         return [DEFAULT_POOL, *sorted(others)]
+
+    async def strays(self) -> list[Stray]:
+        return await self._figures.strays()
 
     async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
         check_pool(pool)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from headrace.broker.contract import ConsumerEntry, LaneStats, Lease, QueueStats
+from headrace.broker.contract import ConsumerEntry, LaneStats, Lease, QueueStats, Stray
 from headrace.broker.kafka.clients import ConsumerThread
 from headrace.broker.kafka.commits import Committed, decode_metadata
 from headrace.broker.kafka.connection import Connection
@@ -77,6 +77,16 @@ class Figures:
             if r.serves is not None and now - r.at_ms <= r.lease_ms
         ]
         return sorted(entries, key=lambda entry: entry.name)
+
+    async def strays(self) -> list[Stray]:
+        """Topics beside those of our lanes. They may not be ours at all; all that is said of them is how many
+        records they hold."""
+        topics = await self._at.topics.strays()
+        partitions = [TopicPartition(topic, i) for topic, count in topics.items() for i in range(count)]
+        held = dict.fromkeys(sorted(topics), 0)
+        for partition, (start, end) in (await self._at.history.bounds(partitions)).items():
+            held[partition.topic] += end - start
+        return [Stray(topic, records) for topic, records in held.items()]
 
     async def close(self) -> None:
         for thread in self._groups.values():

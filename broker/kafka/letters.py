@@ -6,8 +6,9 @@ what is discarded at the beginning of the topic is really deleted, and its marks
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
@@ -27,11 +28,12 @@ from headrace.broker.kafka.codec import (
     sent_headers,
 )
 from headrace.broker.kafka.connection import Connection
-from headrace.broker.kafka.places import Position, parse_position
+from headrace.broker.kafka.places import parse_position
 from headrace.broker.kafka.results import trim
 from headrace.broker.message import Message
 
 _COUNTED = 20_000  # more letters than these are not counted one by one
+_NEAR = 64  # offsets apart; what lies between is read, too
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -62,6 +64,13 @@ class DeadLetters:
             if len(records) >= limit or low == start:
                 return [self._letter(record) for record in records[-limit:]] if limit > 0 else []
             width *= 4
+
+    async def each(self) -> AsyncGenerator[DeadLettered, None]:
+        """Oldest first; those that come meanwhile are not among them."""
+        async with contextlib.aclosing(self._pages(*await self._bounds())) as pages:
+            async for page in pages:
+                for record in page:
+                    yield self._letter(record)
 
     async def one(self, position: str) -> DeadLettered | None:
         record = await self._record(position)
@@ -94,8 +103,14 @@ class DeadLetters:
 
     async def discard(self, positions: Sequence[str]) -> int:
         """Removes them; returns how many there were."""
-        found = [await self._record(position) for position in dict.fromkeys(positions)]
-        offsets = [record.offset for record in found if record is not None]
+        named = {offset for position in positions if (offset := self._offset(position)) is not None}
+        start, end = await self._bounds()
+        offsets = [
+            record.offset
+            for low, high in _runs([offset for offset in sorted(named) if start <= offset < end])
+            for record in await self._records(low, high)
+            if record.offset in named
+        ]
         await self._at.control.discard(offsets)
         await self._delete_prefix()
         return len(offsets)
@@ -106,20 +121,27 @@ class DeadLetters:
         await self._at.control.read_to_end()
         return (await self._at.committed.bounds([self._partition]))[self._partition]
 
-    async def _records(self, start: int, end: int) -> list[ConsumerRecord]:
+    def _pages(self, start: int, end: int) -> AsyncGenerator[list[ConsumerRecord], None]:
         """Those that are not discarded."""
         discarded = self._at.control.state.discarded
-        return await self._at.committed.all(
+        return self._at.committed.scan(
             {self._partition: (start, end)}, lambda record: record.offset not in discarded
         )
 
+    async def _records(self, start: int, end: int) -> list[ConsumerRecord]:
+        return [record async for page in self._pages(start, end) for record in page]
+
     async def _record(self, position: str) -> ConsumerRecord | None:
-        topic, _, offset = position.rpartition("/")
-        if topic != self._partition.topic or not _NUMBER.fullmatch(offset):
+        offset = self._offset(position)
+        if offset is None:
             return None
         start, end = await self._bounds()
-        found = await self._records(int(offset), int(offset) + 1) if start <= int(offset) < end else []
+        found = await self._records(offset, offset + 1) if start <= offset < end else []
         return found[0] if found else None
+
+    def _offset(self, position: str) -> int | None:
+        topic, _, offset = position.rpartition("/")
+        return int(offset) if topic == self._partition.topic and _NUMBER.fullmatch(offset) else None
 
     def _letter(self, record: ConsumerRecord) -> DeadLettered:
         headers = dict(record.headers)
@@ -131,9 +153,6 @@ class DeadLetters:
             headers=own_headers(record.headers),
             at_ms=record.timestamp,
         )
-
-    def _place(self, origin: Position) -> int:
-        return origin.place.partition
 
     # -------------------------------------------------------------------------------------- deleting
 
@@ -149,3 +168,14 @@ class DeadLetters:
         if below > start:
             await trim(self._at.clients, {self._partition: below})
         await self._at.control.forget_discarded([offset for offset in discarded if offset < below])
+
+
+def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Spans [from, to) that hold these offsets, which are sorted: neighbours are read in one go."""
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and offset - runs[-1][1] <= _NEAR:
+            runs[-1] = (runs[-1][0], offset + 1)
+        else:
+            runs.append((offset, offset + 1))
+    return runs

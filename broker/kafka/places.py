@@ -44,7 +44,7 @@ class Position:
 
 def lane_of(names: Names, topic: str) -> tuple[Lane, str] | None:
     """Lane and pool of a request topic; None for any other topic."""
-    start = f"{names.prefix}.requests."
+    start = f"{names.request_base}."
     return _lane(topic.removeprefix(start)) if topic.startswith(start) else None
 
 

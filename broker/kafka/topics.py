@@ -98,6 +98,16 @@ class Topics:
             await self.lane(lane, pool) for lane, pool in sorted(found) if wanted is None or pool in wanted
         ]
 
+    async def strays(self) -> dict[str, int]:
+        """Topics that stand among the request topics and belong to no lane, with their numbers of
+        partitions."""
+        there, start = await self._there(None), f"{self._names.request_base}."
+        return {
+            name: count
+            for name, count in there.items()
+            if name.startswith(start) and lane_of(self._names, name) is None
+        }
+
     # ------------------------------------------------------------------------------------- other topics
 
     async def shared(self) -> None:

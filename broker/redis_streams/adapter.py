@@ -14,7 +14,7 @@ the head of `common.lua`. Python builds the calls (calls.py), and reads (logs.py
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from headrace.broker.backoff import Backoff
 from headrace.broker.contract import (
@@ -29,6 +29,7 @@ from headrace.broker.contract import (
     PublishResult,
     QueueStats,
     ResultLine,
+    Stray,
 )
 from headrace.broker.errors import BrokerError, BrokerUnavailable, ReplyNotAllowed, UnknownCursor
 from headrace.broker.events import Logged
@@ -45,6 +46,7 @@ from headrace.broker.redis_streams.registry import read_entry
 from headrace.broker.redis_streams.scripts import Scripts
 from headrace.broker.redis_streams.session import RedisSession
 from headrace.broker.redis_streams.settings import Retention
+from headrace.broker.redis_streams.strays import find_strays
 
 _PUBLISH_COUNT = 256
 _PUBLISH_BYTES = 4 << 20
@@ -130,6 +132,9 @@ class RedisBroker:
     async def dead_letters(self, limit: int = 100) -> list[DeadLettered]:
         return await self._letters.latest(limit)
 
+    def each_dead_letter(self) -> AsyncGenerator[DeadLettered, None]:
+        return self._letters.each()
+
     async def dead_letter(self, position: str) -> DeadLettered | None:
         return await self._letters.get(position)
 
@@ -152,6 +157,9 @@ class RedisBroker:
     async def pools(self) -> list[str]:
         named = await self._link.call("SMEMBERS", self._names.pools)
         return [DEFAULT_POOL, *sorted(name.decode() for name in named)]
+
+    async def strays(self) -> list[Stray]:
+        return await find_strays(self._link, self._names, await self.pools())
 
     async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
         check_pool(pool)

@@ -112,8 +112,7 @@ def chunk_fields(ref: RequestRef, headers: Mapping[str, str]) -> list[bytes]:
 def queue_of(stream: str, names: Names) -> tuple[Lane, str] | None:
     """Lane and pool of a request stream; None for another key."""
     front, _, lane = stream.rpartition(".")
-    base = f"{names.prefix}.requests"
-    pool = front.removeprefix(base).removeprefix(".")
+    pool = front.removeprefix(names.request_base).removeprefix(".")
     if lane not in tuple(Lane) or (pool and not POOL.fullmatch(pool)):
         return None
     return (Lane(lane), pool) if names.requests(Lane(lane), pool) == stream else None

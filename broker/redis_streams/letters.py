@@ -6,7 +6,7 @@ An entry holds `reason` and `origin` first; what follows are the message's own f
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from msgspec import structs
 
@@ -23,6 +23,7 @@ from headrace.broker.redis_streams.scripts import Scripts
 REPLAY_OF = "replay-of"  # on a replayed message: the id under which it died
 _ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _MOST_IDS = 1000
+_PAGE = 64  # letters that are read at a time; each may be large
 
 
 class DeadLetters:
@@ -35,6 +36,17 @@ class DeadLetters:
         """Oldest first."""
         reply = await self._link.call("XREVRANGE", self._names.dead_letters, "+", "-", "COUNT", max(1, limit))
         return [self._letter(entry_id, flat) for entry_id, flat in reversed(reply)]
+
+    async def each(self) -> AsyncGenerator[DeadLettered, None]:
+        """Oldest first; those that come meanwhile are not among them."""
+        topic = self._names.dead_letters
+        latest: Reply = await self._link.call("XREVRANGE", topic, "+", "-", "COUNT", 1)
+        start, page = "-", latest
+        while page:
+            page = await self._link.call("XRANGE", topic, start, latest[0][0], "COUNT", _PAGE)
+            for entry_id, flat in page:
+                yield self._letter(entry_id, flat)
+                start = f"({entry_id.decode()}"
 
     async def get(self, position: str) -> DeadLettered | None:
         entry = await self._entry(position)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import pytest
 
 from headrace.broker.contract import DeadLetter, DeadLettered
@@ -130,3 +132,22 @@ async def test_discarded_letters_are_gone_and_the_others_stay(case: Case) -> Non
 async def test_of_many_letters_the_latest_are_given_oldest_first(case: Case) -> None:
     letters = [await bury(case, Message(BODY, f"r{i}")) for i in range(3)]
     assert await case.broker.dead_letters(limit=2) == letters[1:]
+
+
+async def test_all_letters_come_oldest_first_but_for_those_that_are_buried_meanwhile(case: Case) -> None:
+    letters = [await bury(case, Message(BODY, f"r{i}")) for i in range(3)]
+    assert await case.broker.discard([letters[1].position]) == 1
+    async with aclosing(case.broker.each_dead_letter()) as each:
+        found = [await anext(each)]
+        await bury(case, Message(BODY, "late"))
+        found += [letter async for letter in each]
+    assert found == [letters[0], letters[2]]
+
+
+async def test_all_letters_can_be_dealt_with_as_they_come(case: Case) -> None:
+    for number in range(3):
+        await bury(case, Message(BODY, f"r{number}"))
+    async for letter in case.broker.each_dead_letter():
+        assert await case.broker.replay(letter.position) is not None
+    assert await case.broker.dead_letters() == []
+    assert [letter async for letter in case.broker.each_dead_letter()] == []

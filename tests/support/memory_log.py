@@ -19,7 +19,7 @@ compacted topic; appends that nothing fences, so that only the fold makes a zomb
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from msgspec import structs
 
@@ -33,6 +33,7 @@ from headrace.broker.contract import (
     PublishResult,
     QueueStats,
     ResultLine,
+    Stray,
 )
 from headrace.broker.errors import BrokerError, ReplyNotAllowed, UnknownCursor
 from headrace.broker.events import Logged
@@ -194,6 +195,11 @@ class MemoryLog:
         await self.cluster.hop()
         return [self._letter(offset, record) for offset, record in self._letters()][-limit:]
 
+    async def each_dead_letter(self) -> AsyncGenerator[DeadLettered, None]:
+        await self.cluster.hop()
+        for offset, record in self._letters():
+            yield self._letter(offset, record)
+
     async def dead_letter(self, position: str) -> DeadLettered | None:
         await self.cluster.hop()
         found = self._find_letter(position)
@@ -252,6 +258,10 @@ class MemoryLog:
 
     async def pools(self) -> list[str]:
         return list(self.cluster.pools)
+
+    async def strays(self) -> list[Stray]:
+        """None: who writes here goes through `publish`."""
+        return []
 
     async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
         await self.cluster.hop()

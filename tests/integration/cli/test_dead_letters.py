@@ -17,10 +17,9 @@ from headrace.broker.contract import Broker, DeadLetter, Serves
 from headrace.broker.embedded.valkey import EmbeddedValkey
 from headrace.broker.message import Lane, Message
 from headrace.broker.names import Names
-from headrace.cli.dlq import parse_age
+from headrace.cli.ages import age, parse_age
 from headrace.cli.errors import Mistake
 from headrace.cli.main import execute
-from headrace.cli.queue import age
 
 T = TypeVar("T")
 LEASE_MS = 30_000

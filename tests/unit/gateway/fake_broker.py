@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from headrace.broker.contract import (
@@ -19,6 +19,7 @@ from headrace.broker.contract import (
     PublishResult,
     QueueStats,
     ResultLine,
+    Stray,
 )
 from headrace.broker.errors import BrokerUnavailable, UnknownCursor
 from headrace.broker.events import Event, Failed, Finished, Logged
@@ -150,6 +151,9 @@ class FakeBroker:
     ) -> ConsumerSession:
         raise NotImplementedError
 
+    def each_dead_letter(self) -> AsyncGenerator[DeadLettered, None]:
+        raise NotImplementedError
+
     async def dead_letter(self, position: str) -> DeadLettered | None:
         raise NotImplementedError
 
@@ -160,6 +164,9 @@ class FakeBroker:
         raise NotImplementedError
 
     async def pools(self) -> list[str]:
+        raise NotImplementedError
+
+    async def strays(self) -> list[Stray]:
         raise NotImplementedError
 
     async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from headrace.broker.blobs import BlobStore, check_out
 from headrace.broker.contract import (
@@ -21,6 +21,7 @@ from headrace.broker.contract import (
     PublishResult,
     QueueStats,
     ResultLine,
+    Stray,
 )
 from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Failed, Finished, Logged, Usage
@@ -193,6 +194,9 @@ class FakeQueue:
     ) -> ConsumerSession:
         raise NotImplementedError
 
+    def each_dead_letter(self) -> AsyncGenerator[DeadLettered, None]:
+        raise NotImplementedError
+
     async def dead_letter(self, position: str) -> DeadLettered | None:
         raise NotImplementedError
 
@@ -203,6 +207,9 @@ class FakeQueue:
         raise NotImplementedError
 
     async def pools(self) -> list[str]:
+        raise NotImplementedError
+
+    async def strays(self) -> list[Stray]:
         raise NotImplementedError
 
     async def pause(self, lane: Lane, pool: str = DEFAULT_POOL) -> None:
