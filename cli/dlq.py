@@ -23,7 +23,7 @@ from headrace.cli import options
 from headrace.cli.ages import age, parse_age
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.letters import Wanted, pages_of, survey_of
-from headrace.cli.looking import look
+from headrace.cli.looking import look, printable
 from headrace.cli.running import connected, run_async
 
 dlq = typer.Typer(help="Look at dead letters, replay or remove them.", no_args_is_help=True)
@@ -224,8 +224,7 @@ def _table(letters: Sequence[DeadLettered]) -> Table:
     table = Table("position", "age", "lane", "reason", "begins")
     table.columns[0].no_wrap = True  # it is there to be copied
     for letter in letters:
-        body = letter.body[:SHOWN_BYTES].decode(errors="replace")
-        shown = "".join(char if char.isprintable() else "·" for char in body)
+        shown = printable(letter.body[:SHOWN_BYTES].decode(errors="replace"))
         table.add_row(letter.position, age(_age_ms(letter)), lane_of(letter), letter.reason, shown)
     return table
 

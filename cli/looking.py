@@ -32,3 +32,8 @@ async def _look(where: Where, see: Callable[[Broker], Awaitable[T]], tell: Calla
         found = await see(broker)
     tell(found)
     return ExitCode.OK
+
+
+def printable(text: str) -> str:
+    """What others wrote, without the characters that would command a terminal."""
+    return "".join(char if char.isprintable() else "·" for char in text)

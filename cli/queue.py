@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from headrace.broker.contract import Broker, QueueStats
-from headrace.broker.message import DEFAULT_POOL
+from headrace.broker.contract import Broker, QueueStats, Stray
+from headrace.broker.message import DEFAULT_POOL, Lane
 from headrace.cli import options
 from headrace.cli.ages import age
-from headrace.cli.looking import look
+from headrace.cli.looking import look, printable
 
 
 def queue(
@@ -26,21 +26,31 @@ def queue(
     look(
         options.where(broker, broker_option, prefix),
         _see,
-        show=_print_tables,
+        show=_print,
         as_data=as_dict,
         as_json=as_json,
     )
 
 
-async def _see(broker: Broker) -> dict[str, QueueStats]:
-    return {pool: await broker.stats(pool) for pool in sorted(await broker.pools())}
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is: by pool, and beside the pools."""
+
+    pools: Mapping[str, QueueStats]
+    strays: Sequence[Stray]
 
 
-def as_dict(pools: Mapping[str, QueueStats]) -> dict[str, Any]:
+async def _see(broker: Broker) -> Seen:
+    pools = {pool: await broker.stats(pool) for pool in sorted(await broker.pools())}
+    return Seen(pools, await broker.strays())
+
+
+def as_dict(seen: Seen) -> dict[str, Any]:
     """For scripts; ages in milliseconds. The default pool stands at the top, the others under `pools`."""
-    named = {pool: _pool_dict(stats) for pool, stats in pools.items() if pool != DEFAULT_POOL}
-    stats = pools[DEFAULT_POOL]
-    return {**_pool_dict(stats), "dead_letters": stats.dead_letters, "pools": named}
+    named = {pool: _pool_dict(stats) for pool, stats in seen.pools.items() if pool != DEFAULT_POOL}
+    stats = seen.pools[DEFAULT_POOL]
+    strays = [asdict(stray) for stray in seen.strays]
+    return {**_pool_dict(stats), "dead_letters": stats.dead_letters, "pools": named, "strays": strays}
 
 
 def _pool_dict(stats: QueueStats) -> dict[str, Any]:
@@ -51,16 +61,29 @@ def _pool_dict(stats: QueueStats) -> dict[str, Any]:
     }
 
 
-def _print_tables(pools: Mapping[str, QueueStats]) -> None:
+def _print(seen: Seen) -> None:
     console = Console()
-    for pool, stats in pools.items():
+    for pool, stats in seen.pools.items():
         if pool != DEFAULT_POOL:
             console.print(f"\npool {pool}")
         console.print(_lanes(stats))
         if stats.leases:
             console.print(_leases(stats))
-    retrying = sum(stats.retrying for stats in pools.values())
-    console.print(f"retrying: {retrying}   dead letters: {pools[DEFAULT_POOL].dead_letters}")
+    retrying = sum(stats.retrying for stats in seen.pools.values())
+    console.print(f"retrying: {retrying}   dead letters: {seen.pools[DEFAULT_POOL].dead_letters}")
+    for stray in seen.strays:
+        console.print(stray_line(stray), highlight=False, markup=False, soft_wrap=True)
+
+
+def stray_line(stray: Stray) -> str:
+    """Says that nobody reads it, and what to do."""
+    front, _, lane = stray.queue.rpartition(".")
+    entries = "1 entry" if stray.entries == 1 else f"{stray.entries} entries"
+    where = f"nobody reads {printable(stray.queue)} ({entries}): "
+    if lane in tuple(Lane):
+        return f"{where}start a consumer with --pool {printable(front.rpartition('.')[2])}, or delete it"
+    lanes = ", ".join(lane.value for lane in Lane)
+    return f"{where}its name ends in no lane ({lanes}); publish them to one, and delete it"
 
 
 def _lanes(stats: QueueStats) -> Table:

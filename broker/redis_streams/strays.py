@@ -13,8 +13,8 @@ from headrace.broker.names import Names
 from headrace.broker.redis_streams.codec import queue_of
 from headrace.broker.redis_streams.link import Link
 
-_KEYS_AT_ONCE = 10_000
-_MOST_KEYS = 2_000_000
+_KEYS_AT_ONCE = 2_000  # about a millisecond of the server's time
+_MOST_KEYS = 1_000_000
 
 
 async def find_strays(link: Link, names: Names, pools: Collection[str]) -> list[Stray]:

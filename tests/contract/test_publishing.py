@@ -181,9 +181,13 @@ async def test_the_same_id_of_two_tenants_is_two_requests(case: Case) -> None:
     assert [(await shown(case.broker, ref)).text for ref in refs] == ["for a", "for b", "for "]
 
 
-async def test_a_reply_topic_outside_the_allowed_ones_is_refused_and_nothing_is_published(case: Case) -> None:
+@pytest.mark.parametrize("topic", ["{prefix}.results", "{prefix}.reply.", "{prefix}.reply"])
+async def test_a_reply_topic_outside_the_allowed_ones_is_refused_and_nothing_is_published(
+    case: Case, topic: str
+) -> None:
+    reply_to = topic.format(prefix=case.names.prefix)
     with pytest.raises(BrokerError, match="reply"):
-        await case.broker.publish([Message(BODY, "good"), Message(BODY, "bad", reply_to=case.names.results)])
+        await case.broker.publish([Message(BODY, "good"), Message(BODY, "bad", reply_to=reply_to)])
     assert await (await case.consume()).pull(10, 0) == []
 
 

@@ -54,6 +54,11 @@ def cases(prefix: str) -> list[Case]:
             "reply-topic-is-a-lane", "reply-to", f"{prefix}.requests.batch".encode(), "must begin with"
         ),
         bad_field("reply-topic-is-odd", "reply-to", f"{prefix}.reply.a b/\u00fc".encode(), "letters, digits"),
+        bad_field("reply-topic-is-nothing", "reply-to", f"{prefix}.reply.".encode(), "go on with a name"),
+        Case(
+            *("content-of-another-type", good("content-of-another-type"), {b"content-type": b"text/csv"}),
+            *("the content type must be", 400, "invalid_request"),
+        ),
         bad_field("value-is-no-text", "traceparent", b"\xfe\xff", "not UTF-8"),
         bad_field("deadline-is-no-number", "deadline", b"tomorrow", "tomorrow"),
         bad_field("stream-is-no-flag", "stream", b"maybe", "maybe"),

@@ -197,12 +197,40 @@ def test_pools_are_shown_apart(headrace: Headrace, server: EmbeddedValkey, names
     with_broker(server, names, work)
     assert headrace("lane", "pause", "batch", "--pool", "vision") == "batch of pool vision is paused\n"
     stats: dict[str, Any] = json.loads(headrace("queue", "--json"))
-    assert set(stats) == {"lanes", "leases", "retrying", "dead_letters", "pools"}
+    assert set(stats) == {"lanes", "leases", "retrying", "dead_letters", "pools", "strays"}
     assert stats["lanes"]["batch"] == {"waiting": 0, "leased": 0, "oldest_ms": 0, "paused": False}
     vision = stats["pools"]["vision"]["lanes"]["batch"]
     assert (vision["waiting"], vision["paused"]) == (1, True)
     assert "pool vision" in headrace("queue")
     headrace("lane", "pause", "batch", "--pool", "no.dots", code=2, error="is no name of a pool")
+
+
+def test_streams_that_nobody_reads_are_named_with_what_to_do(
+    headrace: Headrace, server: EmbeddedValkey, names: Names
+) -> None:
+    async def serve_vision(broker: Broker) -> None:
+        session = await broker.consume([Lane.BATCH], LEASE_MS, pool="vision")
+        await session.close()
+
+    with_broker(server, names, serve_vision)
+    assert "nobody reads" not in headrace("queue")
+    base = names.request_base
+    with Redis.from_url(server.url) as client:
+        for name in ("foo", "foo", "visoin.batch", "a\x1b/ü", "batch"):
+            client.xadd(f"{base}.{name}", {"body": b"{}"})
+        client.xadd(f"{names.prefix}2.requests.foo", {"body": b"{}"})
+        client.set(f"{base}.text", "no stream")
+    lines = [line for line in headrace("queue").splitlines() if line.startswith("nobody reads")]
+    lanes = "interactive, standard, batch, background"
+    assert lines == [
+        f"nobody reads {base}.a·/ü (1 entry): its name ends in no lane ({lanes}); publish them to one, and "
+        "delete it",
+        f"nobody reads {base}.foo (2 entries): its name ends in no lane ({lanes}); publish them to one, and "
+        "delete it",
+        f"nobody reads {base}.visoin.batch (1 entry): start a consumer with --pool visoin, or delete it",
+    ]
+    strays = json.loads(headrace("queue", "--json"))["strays"]
+    assert strays[1] == {"queue": f"{base}.foo", "entries": 2}
 
 
 def test_consumers_say_what_they_serve(headrace: Headrace, server: EmbeddedValkey, names: Names) -> None:

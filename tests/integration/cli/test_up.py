@@ -119,7 +119,7 @@ def check_commands(spawn: Spawn, folder: Path, ready: dict[str, Any], request_id
     headrace("watch", long, code=1)
 
     stats = json.loads(headrace("queue", "--json"))
-    assert set(stats) == {"lanes", "leases", "retrying", "dead_letters", "pools"}
+    assert set(stats) == {"lanes", "leases", "retrying", "dead_letters", "pools", "strays"}
     assert "interactive" in headrace("queue")
 
 

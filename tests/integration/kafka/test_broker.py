@@ -14,14 +14,14 @@ from kafka import KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from headrace.broker.connect import connect
-from headrace.broker.contract import CancelResult
+from headrace.broker.contract import CancelResult, Stray
 from headrace.broker.errors import BrokerError, BrokerRefused, UnknownCursor
 from headrace.broker.events import Delta, Event, Fence, Finished, Logged, Moved, Started
 from headrace.broker.fold import fold
 from headrace.broker.ids import new_request_id, read_request_id
 from headrace.broker.kafka.adapter import KafkaBroker
 from headrace.broker.kafka.address import parse_address
-from headrace.broker.kafka.codec import dead_letter_record, result_record
+from headrace.broker.kafka.codec import Record, dead_letter_record, result_record
 from headrace.broker.kafka.commits import Committed, encode_metadata
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.event_records import encode_event_record
@@ -136,6 +136,18 @@ async def test_an_auto_created_topic_is_refused_with_what_is_wrong_with_it(site:
     await site.connection.clients.admin(lambda admin: admin.create_topics(made))
     with pytest.raises(BrokerRefused, match=rf"{topic}.*retention\.ms=604800000 and needs retention\.ms=-1"):
         await site.broker.publish([Message(BODY, "r")])
+
+
+async def test_topics_that_nobody_reads_are_named_with_what_they_hold(site: Site) -> None:
+    await site.broker.publish([Message(BODY, pool="gpu")])
+    assert await site.broker.strays() == []
+    base = site.names.request_base
+    made = {
+        name: {"num_partitions": 2, "replication_factor": 1} for name in (f"{base}.foo", f"{base}.a.b.batch")
+    }
+    await site.connection.clients.admin(lambda admin: admin.create_topics(made))
+    await site.connection.publisher.send([Record(f"{base}.foo", BODY, partition=i) for i in (0, 1, 1)])
+    assert await site.broker.strays() == [Stray(f"{base}.a.b.batch", 0), Stray(f"{base}.foo", 3)]
 
 
 async def test_topics_of_another_width_than_their_lane_are_refused(site: Site) -> None:
