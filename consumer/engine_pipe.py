@@ -3,9 +3,8 @@
     send ──► outgoing, all of one turn of the loop in one write ──► socket ──► engine
     take ◄── incoming, whole frames ◄── as much as there is, while it is wanted ◄──┘
 
-The other end is a `multiprocessing` connection, whose framing this keeps: four bytes of length, or four that
-say -1 and eight of length. Threads at both directions would do, but each message would wake one up and both
-would wait for the interpreter's lock.
+The other end is a `multiprocessing` connection, whose framing this keeps. Threads at both directions would
+do, but each message would wake one up and both would wait for the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import struct
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-_SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
-_LONGEST_SHORT = 0x7FFFFFFF
+from headrace.gpu_engine.frames import Frames, header
+
 _CHUNK = 1 << 18
 
 
@@ -32,7 +30,7 @@ class EnginePipe:
         self._fd = connection.fileno()
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._incoming = bytearray()
+        self._incoming = Frames()
         self._outgoing = bytearray()
         self._flushing = False  # a flush is scheduled, or waits for the socket
         self._wanted = False
@@ -44,7 +42,7 @@ class EnginePipe:
         """Goes out at the end of this turn of the loop, and nowhere when the other end is gone."""
         if self.ended:
             return
-        self._outgoing += _header(len(frame))
+        self._outgoing += header(len(frame))
         self._outgoing += frame
         if not self._flushing:
             self._flushing = True
@@ -52,19 +50,7 @@ class EnginePipe:
 
     def take(self) -> bytes | None:
         """The next whole frame, if it has arrived."""
-        buffer = self._incoming
-        if len(buffer) < _SHORT.size:
-            return None
-        [length], begin = _SHORT.unpack_from(buffer), _SHORT.size
-        if length == -1:
-            if len(buffer) < begin + _LONG.size:
-                return None
-            [length], begin = _LONG.unpack_from(buffer, begin), begin + _LONG.size
-        if len(buffer) < begin + length:
-            return None
-        frame = bytes(buffer[begin : begin + length])
-        del buffer[: begin + length]
-        return frame
+        return self._incoming.take()
 
     def want(self, wanted: bool) -> None:
         """Whether to read on; unread, the other end waits in its write."""
@@ -102,7 +88,7 @@ class EnginePipe:
             raise
         except OSError:
             return False
-        self._incoming += data
+        self._incoming.feed(data)
         return bool(data)
 
     def _flush(self) -> None:
@@ -127,7 +113,3 @@ class EnginePipe:
             self.ended = True
             self._outgoing.clear()
             self._loop.remove_writer(self._fd)
-
-
-def _header(length: int) -> bytes:
-    return _SHORT.pack(length) if length <= _LONGEST_SHORT else _SHORT.pack(-1) + _LONG.pack(length)

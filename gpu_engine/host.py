@@ -32,6 +32,7 @@ from headrace.gpu_engine.api import (
 from headrace.gpu_engine.build import CountingEngine, EngineUnusable, build_engine
 from headrace.gpu_engine.codec import decode_command, encode_message
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.inbox import Inbox
 
 IDLE_S: Final = 1.0
 PROCESS_NAME: Final = b"headrace-engine"  # at most 15 bytes
@@ -79,24 +80,18 @@ class EngineHost:
 
     def __init__(self, engine: CountingEngine, connection: Pipe, idle_s: float = IDLE_S) -> None:
         self._engine = engine
-        self._connection = connection
+        self._connection, self._inbox = connection, Inbox(connection)
         self._idle_s = idle_s
         self._refused: list[Output] = []
         self._steps = 0
 
     def hear(self) -> bool:
         """Takes in all messages that have arrived; waits for one while there is nothing to do."""
-        patience = 0.0 if self._engine.has_work else self._idle_s
-        while True:
-            try:
-                if not self._connection.poll(patience):
-                    return True
-                data = self._connection.recv_bytes()
-            except (EOFError, OSError):  # the other end is gone, perhaps in the middle of a message
-                return False
-            if not self._obey(decode_command(data)):
-                return False
-            patience = 0.0
+        try:
+            messages = self._inbox.receive(0.0 if self._engine.has_work else self._idle_s)
+        except EOFError:
+            return False
+        return all(self._obey(decode_command(message)) for message in messages)
 
     def step_and_tell(self) -> bool:
         outputs, self._refused = self._refused, []
