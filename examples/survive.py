@@ -22,7 +22,7 @@ target = json.loads(Path(sys.argv[1]).read_text())["grpc"]
 chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="Tell me about the sea.")])
 params = pb.SamplingParams(max_tokens=120, temperature=0)
 request = pb.GenerateRequest(request=pb.InferenceRequest(chat=chat, sampling_params=params))
-text, tokens, consumer, pauses = "", 0, 0, [time.monotonic()]
+text, tokens, consumer, killed, pauses = "", 0, 0, False, [time.monotonic()]
 for response in InferenceStub(grpc.insecure_channel(target)).Generate(request):
     event = response.event
     match event.WhichOneof("kind"):
@@ -33,7 +33,8 @@ for response in InferenceStub(grpc.insecure_channel(target)).Generate(request):
             text += event.delta.text
             tokens += len(event.delta.token_ids)
             pauses.append(time.monotonic())
-            if tokens == KILL_AFTER:
+            if tokens >= KILL_AFTER and not killed:
+                killed = True
                 os.kill(consumer, signal.SIGKILL)
                 print(f"killed {consumer} after {tokens} tokens")
         case "finished":

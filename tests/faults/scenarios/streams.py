@@ -25,7 +25,7 @@ async def streamed_replies(run: Run) -> None:
                 await until(lambda: len(run.stack.pids("consumer")) == 2, "both consumers", 60)
                 topic = f"{run.prefix}.reply.r{number}"
                 struck, *_ = [
-                    await run.publish(tokens=200 + 20 * n, reply_to=topic, stream=True)
+                    await run.publish(tokens=400 + 20 * n, reply_to=topic, stream=True)
                     for n in range(_STREAMS)
                 ]
                 taken_over += await _watch_and_strike(run, broker, struck.request_id) > 1
@@ -45,7 +45,7 @@ async def _watch_and_strike(run: Run, broker: Broker, request_id: str) -> int:
                 case Delta():
                     pieces += 1
             owner = pid_of(starts[-1].consumer) if starts else None
-            if owner is not None and pieces > 3 and not struck:
+            if owner is not None and pieces > 1 and not struck:
                 run.stack.kill(owner)
                 struck = True
     return len(starts)

@@ -53,7 +53,7 @@ SCENARIOS = (
     Scenario("store_away", store_away),
     Scenario("published_twice", published_twice),
     Scenario("readers_slow_or_gone", readers_slow_or_gone, selected=()),
-    Scenario("poison", poison, first_token_ms=600),
+    Scenario("poison", poison, first_token_ms=2_000),
     Scenario("engine_raises", engine_raises, selected=(), options=("--sim-fail-every", "7"), consumers=1),
     Scenario(
         *("engine_dies_by_itself", engine_dies_by_itself),
