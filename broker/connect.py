@@ -42,13 +42,7 @@ async def connect(
     Raises BrokerUnavailable where nothing answers, BrokerRefused where the server cannot be used, and
     BrokerError for an address, a prefix or an option that is none.
     """
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError as error:
-        raise BrokerError(f"{url.rpartition('@')[2][:200]!r} is no usable broker address: {error}") from error
-    if scheme not in (*_REDIS, _KAFKA):
-        known = ", ".join(f"{name}://" for name in (*_REDIS, _KAFKA))
-        raise BrokerError(f"no broker is known for addresses with {scheme or 'no'}://; use one of {known}")
+    scheme = _scheme(url)
     if not _PREFIX.fullmatch(prefix):
         raise BrokerError(f"the prefix {prefix[:100]!r} may hold letters, digits, `.`, `_` and `-` only")
     make = _kafka if scheme == _KAFKA else _redis
@@ -61,6 +55,25 @@ async def connect(
     for warning in broker.warnings:
         logger.warning("%s", warning)
     return broker
+
+
+def _scheme(url: str) -> str:
+    """What kind of broker is meant; raises BrokerError for an address of none."""
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise BrokerError(f"{_shown(url)!r} is no usable broker address: {error}") from error
+    known = ", ".join(f"{name}://" for name in (*_REDIS, _KAFKA))
+    if not scheme or "://" not in url.partition("?")[0]:
+        raise BrokerError(f"{_shown(url)!r} is no address of a broker; write one that begins with {known}")
+    if scheme not in (*_REDIS, _KAFKA):
+        raise BrokerError(f"no broker is known for addresses with {scheme}://; use one of {known}")
+    return scheme
+
+
+def _shown(url: str) -> str:
+    """Without what may be a password."""
+    return url.rpartition("@")[2].partition("?")[0][:200]
 
 
 # Each imports its adapter only when it is asked for: nobody waits for a client library that is not used.

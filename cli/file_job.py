@@ -15,6 +15,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace.broker.blobs import THRESHOLD, BlobStore
 from headrace.broker.message import Lane
 from headrace.cli.progress import RunDisplay
 from headrace.cli.running import connected, stop_signals
@@ -35,7 +36,8 @@ GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FileJob:
-    """`broker` None: an embedded one with a consumer of our own, else whoever serves that queue."""
+    """`broker` None: an embedded one with a consumer of our own, else whoever serves that queue. `blobs`: URL
+    of the store for bodies above `blob_threshold` bytes, which those consumers must be given, too."""
 
     input: Path
     output: Path
@@ -44,6 +46,8 @@ class FileJob:
     prefix: str
     lane: Lane = Lane.BATCH
     served_model_names: tuple[str, ...] = ()
+    blobs: str | None = None
+    blob_threshold: int = THRESHOLD
 
     @property
     def state_dir(self) -> Path:
@@ -51,8 +55,14 @@ class FileJob:
 
     @property
     def run_options(self) -> FileRunOptions:
+        store = None if self.blobs is None else BlobStore(self.blobs, threshold=self.blob_threshold)
         return FileRunOptions(
-            input=self.input, output=self.output, model=self._model, prefix=self.prefix, lane=self.lane
+            input=self.input,
+            output=self.output,
+            model=self._model,
+            prefix=self.prefix,
+            lane=self.lane,
+            blobs=store,
         )
 
     @property
@@ -90,6 +100,7 @@ def _stack_options(job: FileJob) -> StackOptions:
         log_retention_s=LOG_RETENTION_S,
         served_model_names=job.served_model_names,
         grace_s=GRACE_S,
+        blobs=job.blobs,
     )
 
 

@@ -21,8 +21,8 @@ from headrace.cli.settings import read_environment
 # In the order of the help. Each is a function of this name in the module `headrace.cli.<name>`, or a group of
 # commands.
 COMMANDS = (
-    *("run", "up", "demo", "publish", "watch", "cancel", "queue", "consumers", "lane", "dlq", "gateway"),
-    "consumer",
+    *("run", "up", "demo", "publish", "watch", "cancel", "queue", "consumers", "lane", "dlq", "blobs"),
+    *("gateway", "consumer"),
 )
 SERVICES = ("run", "up", "demo", "gateway", "consumer")
 DEBUG = "--debug"

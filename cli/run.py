@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.broker.message import Lane
-from headrace.cli import options
+from headrace.cli import options, service_options
 from headrace.cli.engine_options import takes_engine
 from headrace.cli.errors import ExitCode
 from headrace.cli.file_job import FileJob, answer_file
@@ -35,6 +35,8 @@ def run(
     prefix: options.Prefix = None,
     lane: Annotated[Lane, typer.Option(help="Service class of the requests.")] = Lane.BATCH,
     served_model_name: options.ServedModelNames = None,
+    blobs: service_options.Blobs = None,
+    blob_threshold: service_options.BlobThreshold = service_options.BLOB_THRESHOLD,
 ) -> None:
     """Answer every line of a file. Stopped or killed, the same command goes on where it was.
 
@@ -46,9 +48,17 @@ def run(
         require_model(engine)
     else:
         broker = options.broker_url(broker, broker_option, environment)
-    names = tuple(served_model_name or ())
-    prefix = options.prefix(prefix, environment)
-    job = FileJob(input_file, output, engine, broker, prefix, lane, names)
+    job = FileJob(
+        input=input_file,
+        output=output,
+        engine=engine,
+        broker=broker,
+        prefix=options.prefix(prefix, environment),
+        lane=lane,
+        served_model_names=tuple(served_model_name or ()),
+        blobs=service_options.blob_store(blobs, environment),
+        blob_threshold=blob_threshold,
+    )
     with FileRun.open(job.run_options) as files:
         run_async(_run(job, files))
 

@@ -152,6 +152,16 @@ def test_an_address_of_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[
     assert "redis://" in sentence(capsys, "queue", "--broker", "carrier-pigeon://loft")
 
 
+@pytest.mark.parametrize("address", ["foo", "127.0.0.1:9092", "me:secret@foo?password=secret"])
+@pytest.mark.parametrize("command", [("queue",), ("up", *SIM)])
+def test_an_address_of_no_kind_is_told_how_one_begins(
+    capsys: pytest.CaptureFixture[str], command: tuple[str, ...], address: str
+) -> None:
+    line = sentence(capsys, *command, "--broker", address)
+    assert "is no address of a broker; write one that begins with redis://," in line
+    assert "secret" not in line
+
+
 def test_a_variable_that_makes_no_sense_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

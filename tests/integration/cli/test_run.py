@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.embedded.valkey import EmbeddedValkey
 from tests.integration.cli.conftest import PATIENCE_S, Spawn, eventually, read_lines, write_input
 
 pytestmark = pytest.mark.slow
@@ -89,6 +90,32 @@ def test_requests_may_call_the_model_by_any_of_its_served_names(spawn: Spawn, tm
     answered = {line["custom_id"]: line["response"] for line in read_lines(out)}
     assert [answered[name]["status_code"] for name in names] == [200, 200, 404]
     assert answered["gpt-4o-mini"]["body"]["model"] == "our-model"
+
+
+def test_large_lines_go_by_the_blob_store_to_the_consumers_of_a_broker(spawn: Spawn, tmp_path: Path) -> None:
+    input_file, out = write_input(tmp_path / "in.jsonl", 2), tmp_path / "out.jsonl"
+    prompt = "so " * 2_000
+    with input_file.open("a") as file:
+        line = {"custom_id": "large", "method": "POST", "url": "/v1/completions"}
+        file.write(json.dumps({**line, "body": {"prompt": prompt, "max_tokens": 4}}) + "\n")
+    with EmbeddedValkey(tmp_path / "broker") as server:
+        where = ("--broker", server.url, "--blobs", tmp_path / "blobs")
+        spawn("consumer", *where, *SLOW_SIM)
+        process = spawn("run", input_file, "-o", out, *where, "--blob-threshold", "1000", *SLOW_SIM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert sorted(line["custom_id"] for line in read_lines(out)) == ["large", "line-0", "line-1"]
+    [blob] = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    assert prompt in blob.read_text()
+
+
+def test_a_run_with_an_own_broker_gives_its_consumer_the_store(spawn: Spawn, tmp_path: Path) -> None:
+    input_file, out = write_input(tmp_path / "in.jsonl", 1), tmp_path / "out.jsonl"
+    store = ("--blobs", tmp_path / "blobs", "--blob-threshold", "0")
+    process = spawn("run", input_file, "-o", out, *store, *SLOW_SIM)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert list((tmp_path / "blobs").rglob("*"))
 
 
 def test_a_run_whose_model_is_missing_leaves_nothing_behind(spawn: Spawn, tmp_path: Path) -> None:
