@@ -15,7 +15,7 @@ NEED_GB := $(if $(TORCH),3,10)
 .PHONY: demo test lint unit tools chaos format protos clean
 
 demo: $(READY)
-	$(BIN)/python -m headrace.cli.demo
+	$(BIN)/headrace demo
 
 test: lint unit
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,9 +91,3 @@ def _text(result: dict[str, Any]) -> str:
 def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
-
-
-if __name__ == "__main__":
-    from headrace.cli.main import execute
-
-    sys.exit(execute(["demo", *sys.argv[1:]]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from headrace.cli.interrupts import INTERRUPTED_STATUS
+
 # Before the one sentence that a command ends with when it fails.
 SENTENCE = "headrace: "
 
@@ -15,7 +17,7 @@ class ExitCode(enum.IntEnum):
     SOME_FAILED = 1
     COULD_NOT_RUN = 2
     OUR_BUG = 70  # EX_SOFTWARE of sysexits.h
-    INTERRUPTED = 130
+    INTERRUPTED = INTERRUPTED_STATUS
 
 
 class Mistake(Exception):

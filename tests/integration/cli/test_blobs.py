@@ -18,7 +18,7 @@ from headrace.broker.headers import CLAIM
 from headrace.broker.message import JSON, Lane, Message
 from headrace.broker.names import Names
 from headrace.broker.redis_streams.codec import encode
-from headrace.cli.main import execute
+from headrace.cli.app import execute
 
 DAY_S = 86_400
 

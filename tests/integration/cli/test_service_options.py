@@ -11,8 +11,8 @@ from redis import Redis
 
 from headrace.broker.message import Lane
 from headrace.broker.queue_policy import QueuePolicy
+from headrace.cli.app import execute
 from headrace.cli.errors import Mistake
-from headrace.cli.main import execute
 from headrace.cli.service_options import blob_store, lane_policies, repeated, tenant_weights
 from headrace.cli.settings import read_environment
 from headrace.cli.stack import StackOptions
