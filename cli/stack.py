@@ -83,8 +83,9 @@ class Stack:
     async def start(self) -> None:
         """Starts the broker, or checks that it answers (BrokerError where not), and the processes."""
         if self._embedded is not None:
-            if self._options.broker == "kafka":
-                self._say("broker", "starting Kafka; the first start on a machine fetches it (43 MB)")
+            if isinstance(self._embedded, EmbeddedKafka):
+                first = "" if self._embedded.fetched else "; this first time it is fetched (43 MB)"
+                self._say("broker", f"starting Kafka{first}")
             await asyncio.to_thread(self._embedded.start)
             self.broker_url = self._embedded.url
         broker = await connect(self._whole_broker_url, prefix=self._options.prefix)

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.broker.embedded.apache_kafka.home import KafkaHome
+from headrace.broker.embedded.apache_kafka.jars import jars_folder
 from headrace.broker.embedded.apache_kafka.node import Node, PortTaken, new_cluster_id
 from headrace.broker.embedded.apache_kafka.properties import Ports, node_properties
 from headrace.broker.embedded.apache_kafka.provision import provide_home
@@ -83,6 +84,16 @@ class EmbeddedKafka:
         """Whether every node runs."""
         return all(node.alive for node in self._nodes)
 
+    @property
+    def fetched(self) -> bool:
+        """Whether Kafka is on this machine; else `start` fetches it first. Raises EmbeddedUnusable where
+        there is no place to keep it."""
+        return jars_folder(self._cache).is_dir()
+
+    @property
+    def _cache(self) -> Path:
+        return self._options.cache or default_cache()
+
     def pid(self, node: int = 1) -> int:
         """Process id of a node that was started."""
         return self._node(node).pid
@@ -91,7 +102,7 @@ class EmbeddedKafka:
         """Starts all nodes that do not run, and waits until they serve clients. Fetches Kafka first, where
         this is the first start on this machine; `timeout_s` bounds the wait that follows. After a failure no
         node runs."""
-        self._home = self._home or provide_home(self._options.cache or default_cache(), self._options.java)
+        self._home = self._home or provide_home(self._cache, self._options.java)
         self._take_folder()
         try:
             self._start_on_some_ports(timeout_s)
