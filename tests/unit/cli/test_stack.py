@@ -26,7 +26,7 @@ async def test_that_kafka_is_fetched_is_said_the_first_time_only(
     for _ in range(2):
         with pytest.raises(EmbeddedUnusable):
             await Stack(options, lambda name, line: said.append(f"{name}: {line}")).start()
-        jars_folder(tmp_path / "cache").mkdir(parents=True)
+        jars_folder(tmp_path / "cache").mkdir(parents=True, exist_ok=True)
     first, later = said
     assert first == "broker: starting Kafka; this first time it is fetched (43 MB)"
     assert later == "broker: starting Kafka"
