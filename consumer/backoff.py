@@ -1,18 +1,9 @@
-"""Waiting out a broker that is away: exponential backoff with full jitter."""
+"""How long to wait before the next attempt: exponential backoff with full jitter."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
-from headrace.broker.errors import BrokerUnavailable
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 FIRST_S = 0.05
 LONGEST_S = 5.0
@@ -34,17 +25,3 @@ class Backoff:
 
     async def pause(self) -> None:
         await asyncio.sleep(self.next_s())
-
-
-async def insist(call: Callable[[], Awaitable[T]], what: str, longest_s: float = LONGEST_S) -> T:
-    """Repeats `call` while the broker is away, for ever. Only for calls that may be repeated.
-
-    An outage is a warning once, however long it lasts: each request in flight is insisting meanwhile."""
-    backoff, level = Backoff(longest_s=longest_s), logging.WARNING
-    while True:
-        try:
-            return await call()
-        except BrokerUnavailable as error:
-            log.log(level, "%s failed, will be repeated: %s", what, error)
-            level = logging.DEBUG
-            await backoff.pause()

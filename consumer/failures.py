@@ -16,7 +16,7 @@
 | FENCED      | lower epoch, lost lease, refused settle             | dropped silently, counted        |
 
 (1) By exponential backoff with full jitter, see `retries`. A broker that is away is no failure of a request:
-calls are repeated until it is back (`backoff`).
+calls are repeated until it is back (`outage`).
 """
 
 from __future__ import annotations

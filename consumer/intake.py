@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 
 from headrace.broker.contract import ConsumerSession
@@ -17,13 +16,12 @@ from headrace.consumer.backoff import Backoff
 from headrace.consumer.broker_clock import BrokerClock
 from headrace.consumer.fair_queue import Ticket
 from headrace.consumer.neighbours import Neighbours
+from headrace.consumer.outage import Outage
 from headrace.consumer.serving import Serving
 from headrace.consumer.settings import ConsumerSettings
 from headrace.consumer.variety import Variety
 from headrace.consumer.waiting_room import WaitingRoom
 from headrace.consumer.window import Ask, Window, reserve_for
-
-log = logging.getLogger(__name__)
 
 PULL_WAIT_MS = 500
 FULL_WAIT_MS = 50
@@ -60,6 +58,7 @@ class Intake:
         room: WaitingRoom,
         neighbours: Neighbours,
         broker_clock: BrokerClock,
+        outage: Outage,
         *,
         poll_s: float,
         clock: Callable[[], float],
@@ -69,6 +68,7 @@ class Intake:
         self._room = room
         self._neighbours = neighbours
         self._broker_clock = broker_clock
+        self._outage = outage
         self._poll_s = poll_s
         self._clock = clock
         self._tickets: dict[Serving, Ticket] = {}  # of all that are held
@@ -94,7 +94,7 @@ class Intake:
                     ask.limit, self._patience_ms(ask), reserved=ask.reserved
                 )
             except BrokerUnavailable as error:
-                log.warning("pulling failed, will be repeated: %s", error)
+                self._outage.noticed("a pull", error)
                 await backoff.pause()
                 continue
             backoff = Backoff()

@@ -11,6 +11,7 @@ from headrace.broker.names import Names
 from headrace.broker.queue_policy import QueuePolicy
 from headrace.consumer.broker_clock import BrokerClock
 from headrace.consumer.neighbours import Neighbours
+from headrace.consumer.outage import Outage
 from headrace.consumer.placement import Placement
 from headrace.consumer.prepare import Preparer
 from headrace.consumer.publisher import Publisher
@@ -48,6 +49,7 @@ class Means:
     publisher: Publisher
     neighbours: Neighbours
     retries: Retries
+    outage: Outage
     rules: Rules
     model: str
     fingerprint: str

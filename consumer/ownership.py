@@ -12,9 +12,10 @@ from collections.abc import Callable
 from headrace.broker.contract import ConsumerSession, Opened, OpenOutcome, Settlement
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.consumer import failures
-from headrace.consumer.backoff import Backoff, insist
+from headrace.consumer.backoff import Backoff
 from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.inflight import InFlight
+from headrace.consumer.outage import Outage
 from headrace.consumer.retries import Retries
 
 log = logging.getLogger(__name__)
@@ -22,10 +23,12 @@ log = logging.getLogger(__name__)
 NOT_OURS = "another consumer wrote into the log meanwhile"
 
 
-async def first_open(session: ConsumerSession, flight: InFlight, retries: Retries) -> Opened | None:
+async def first_open(
+    session: ConsumerSession, flight: InFlight, retries: Retries, outage: Outage
+) -> Opened | None:
     """Opens a delivery that was pulled. None: it is not to be run here, and its ending says why."""
     try:
-        opened = await insist(lambda: session.open(flight.delivery), f"opening {flight.request_id}")
+        opened = await outage.insist(lambda: session.open(flight.delivery), f"opening {flight.request_id}")
     except BrokerRefused:
         raise  # that is no matter of this request
     except BrokerError as error:
@@ -40,9 +43,9 @@ async def first_open(session: ConsumerSession, flight: InFlight, retries: Retrie
     return opened
 
 
-async def reopen(session: ConsumerSession, flight: InFlight) -> None:
+async def reopen(session: ConsumerSession, flight: InFlight, outage: Outage) -> None:
     """Fences anew, as often as it takes, and tells the flight what became of it."""
-    opened = await insist(lambda: session.open(flight.delivery), f"re-opening {flight.request_id}")
+    opened = await outage.insist(lambda: session.open(flight.delivery), f"re-opening {flight.request_id}")
     if opened.outcome is not OpenOutcome.RUN:
         flight.disowned(not_to_run(opened.outcome))
         return
@@ -59,7 +62,7 @@ async def reopen(session: ConsumerSession, flight: InFlight) -> None:
 
 
 async def settle_for_sure(
-    session: ConsumerSession, flight: InFlight, build: Callable[[InFlight], Settlement]
+    session: ConsumerSession, flight: InFlight, build: Callable[[InFlight], Settlement], outage: Outage
 ) -> bool:
     """Settles, as often as it takes; `build` makes the settlement under the epoch in force. False: somebody
     else owns the request. One whose terminal record landed is acknowledged silently."""
@@ -68,9 +71,9 @@ async def settle_for_sure(
         try:
             return await session.settle(flight.delivery, flight.epoch, build(flight))
         except BrokerUnavailable as error:
-            log.warning("settling %s has an unknown fate: %s", flight.request_id, error)
+            outage.noticed(f"settling {flight.request_id}", error)
             await backoff.pause()
-        await reopen(session, flight)
+        await reopen(session, flight, outage)
         if flight.outbox is not None and not flight.ends_in_one_call:
             flight.outbox.discard(flight.epoch)  # all deltas were written; the settlement carries the epoch
     return False

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.broker.contract import Append, ConsumerSession
@@ -29,10 +28,9 @@ from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Event
 from headrace.consumer.failures import fenced
 from headrace.consumer.inflight import InFlight
+from headrace.consumer.outage import Outage
 from headrace.consumer.outbox import Checkpoints
 from headrace.consumer.ownership import reopen
-
-log = logging.getLogger(__name__)
 
 REFUSED = "an append was refused"
 
@@ -49,6 +47,7 @@ class Publisher:
         on_change: Callable[[InFlight], None],
         rules: Checkpoints,
         clock: Callable[[], float],
+        outage: Outage,
         chunks: Callable[[InFlight, Sequence[Event]], Sequence[bytes]] = lambda flight, events: (),
     ) -> None:
         self._session = session
@@ -56,6 +55,7 @@ class Publisher:
         self._on_change = on_change
         self._rules = rules
         self._clock = clock
+        self._outage = outage
         self._chunks = chunks
         self._woken = asyncio.Event()
 
@@ -101,7 +101,7 @@ class Publisher:
         try:
             answers = await self._session.append(batch)
         except BrokerUnavailable as error:
-            log.warning("an append of %d requests has an unknown fate: %s", len(due), error)
+            self._outage.noticed(f"an append of {len(due)} requests", error)
             await self._reopen(due)
             return
         for flight, written in zip(due, answers, strict=True):
@@ -116,7 +116,7 @@ class Publisher:
 
     async def _reopen(self, flights: list[InFlight]) -> None:
         held = [flight for flight in flights if flight.outbox is not None]
-        await asyncio.gather(*(reopen(self._session, flight) for flight in held))
+        await asyncio.gather(*(reopen(self._session, flight, self._outage) for flight in held))
         for flight in held:
             self._on_change(flight)
 

@@ -86,7 +86,8 @@ class Serving:
             self.means.publisher.wake()
             await self._until(lambda: self.flight.flushed)
             self._settling = True
-            return await settle_for_sure(self.means.session, self.flight, self._settlement)
+            means = self.means
+            return await settle_for_sure(means.session, self.flight, self._settlement, means.outage)
         finally:
             self.timing.stop()
 
@@ -141,7 +142,7 @@ class Serving:
         if flight.ending is not None:
             return
         flight.phase = Phase.OPENING
-        opened = await first_open(means.session, flight, means.retries)
+        opened = await first_open(means.session, flight, means.retries, means.outage)
         if opened is None:
             return
         means.broker_clock.heard(opened.now_ms)

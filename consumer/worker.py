@@ -24,7 +24,6 @@ from headrace.broker.contract import ConsumerSession, Serves
 from headrace.broker.events import Event
 from headrace.broker.message import Delivery
 from headrace.broker.names import Names
-from headrace.consumer.backoff import insist
 from headrace.consumer.broker_clock import BrokerClock
 from headrace.consumer.chunks import chunks_of
 from headrace.consumer.counters import Counters
@@ -35,6 +34,7 @@ from headrace.consumer.inflight import InFlight
 from headrace.consumer.intake import PULL_WAIT_MS, Intake, room_of, window_of
 from headrace.consumer.means import Means, Rules
 from headrace.consumer.neighbours import Neighbours, Registry
+from headrace.consumer.outage import Outage
 from headrace.consumer.outbox import Checkpoints
 from headrace.consumer.placement import Placement
 from headrace.consumer.prepare import Preparer, served_names
@@ -94,9 +94,16 @@ class Worker:
         self._serves: asyncio.Queue[Serves] = asyncio.Queue()
         self._neighbours = Neighbours(parts.registry, settings.pool, settings.lanes, parts.clock)
         self._broker_clock = BrokerClock(parts.clock)
+        self._outage = Outage(parts.clock)
         rules = Checkpoints(settings.publish.checkpoint_tokens, settings.publish.checkpoint_s)
         self._publisher = Publisher(
-            self._session, lambda: self._servings, self._published, rules, parts.clock, self._chunks
+            self._session,
+            lambda: self._servings,
+            self._published,
+            rules,
+            parts.clock,
+            self._outage,
+            self._chunks,
         )
         self._placement = Placement(self._received, parts.clock, settings.watchdog.quarantine_after)
         self._watchdog = Watchdog(
@@ -144,6 +151,7 @@ class Worker:
             room_of(self._settings),
             self._neighbours,
             self._broker_clock,
+            self._outage,
             poll_s=self._settings.window.interactive_poll_s,
             clock=self._parts.clock,
         )
@@ -161,6 +169,7 @@ class Worker:
             publisher=self._publisher,
             neighbours=self._neighbours,
             retries=Retries(settings.retry, self._broker_clock),
+            outage=self._outage,
             rules=Rules(
                 Names(settings.prefix), settings.pool, settings.queue, settings.watchdog.poison_deaths
             ),
@@ -205,7 +214,7 @@ class Worker:
         pause_s = self._session.lease_ms / 1000 / HEARTBEATS_PER_LEASE
         while True:
             await asyncio.sleep(pause_s)
-            self._lost(await insist(self._session.heartbeat, "the heartbeat", longest_s=pause_s))
+            self._lost(await self._outage.insist(self._session.heartbeat, "the heartbeat", longest_s=pause_s))
 
     async def _listen(self) -> None:
         async for ref in self._session.cancellations():
@@ -223,7 +232,9 @@ class Worker:
         while True:
             serves = await self._serves.get()
             if serves != told:
-                await insist(functools.partial(self._session.announce, serves), "the announcement")
+                await self._outage.insist(
+                    functools.partial(self._session.announce, serves), "the announcement"
+                )
                 told = serves
 
     def _ready(self, info: EngineInfo, engine: EngineHandle) -> None:
