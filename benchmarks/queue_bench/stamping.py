@@ -8,7 +8,6 @@ is the time at the end of its step, see `stamps`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.queue_bench.stamps import stamp
 from headrace.broker.connect import connect
+from headrace.cli.event_loop import run_service
 from headrace.consumer.drain import Drain, drain_on_signals
 from headrace.consumer.engine_process import EngineProcess
 from headrace.consumer.prepare import Preparer
@@ -92,7 +92,7 @@ def run_stamping_engine(config_json: bytes, connection: Pipe) -> None:
     run_engine(config_json, connection, build_stamping_engine)
 
 
-async def run_consumer(step_ms: float, lease_ms: int, ready: Path) -> None:
+async def run_consumer(step_ms: float, lease_ms: int, ready: Path) -> int:
     engine = EngineConfig(engine="sim", sim=SimConfig(step_ms=step_ms), max_batch_size=BATCH)
     settings = ConsumerSettings(broker=os.environ["HEADRACE_BROKER"], engine=engine, lease_ms=lease_ms)
     broker = await connect(settings.broker)
@@ -113,7 +113,8 @@ async def run_consumer(step_ms: float, lease_ms: int, ready: Path) -> None:
         await Worker(parts, settings, drain).run()
     await session.close()
     await broker.close()
+    return 0
 
 
 if __name__ == "__main__":
-    asyncio.run(run_consumer(float(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])))
+    sys.exit(run_service(run_consumer(float(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))))

@@ -119,17 +119,19 @@ class SessionCalls:
         body_hash = delivery.message.body_hash
         return Call("open", keys, [*place, delivery.position, body_hash, delivery.published_ms, PAGE])
 
-    def append(self, item: Append) -> Call:
-        kept, message = self._retention, item.delivery.message
-        events: list[Value] = [encode_event(event) for event in item.events]
-        arguments = [*self._right(item.delivery, item.epoch), kept.feed_length, kept.reply_ms]
-        arguments += [len(events), *events]
-        fields = list[bytes]()
-        chunks = item.chunks if message.stream and message.reply_to is not None else ()
-        if chunks:
-            fields = chunk_fields(item.delivery.ref, message.headers)
-        keys = [*self._log_keys(item.delivery), message.reply_to or ""]
-        return Call("append", keys, [*arguments, len(fields), *fields, *chunks])
+    def append(self, batch: Sequence[Append]) -> Call:
+        """Answers in the order of the batch."""
+        kept, keys = self._retention, list[str]()
+        arguments: list[Value] = [self._names.group, self._consumer, kept.feed_length, kept.reply_ms]
+        for item in batch:
+            delivery, message = item.delivery, item.delivery.message
+            keys += [*self._log_keys(delivery), message.reply_to or ""]
+            chunks = item.chunks if message.stream and message.reply_to is not None else ()
+            fields = chunk_fields(delivery.ref, message.headers) if chunks else ()
+            events = [encode_event(event) for event in item.events]
+            arguments += [entry_of(delivery).entry_id, item.epoch]
+            arguments += [len(events), *events, len(fields), *fields, len(chunks), *chunks]
+        return Call("append", keys, arguments)
 
     def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> Call:
         names, keys = self._names, self._log_keys(delivery)

@@ -1,22 +1,45 @@
--- Adds events to the log of one request, and chunks to its reply topic, all or none.
+-- Adds events to the logs of requests, and chunks to their reply topics: of each request all or none. Many in
+-- one step, so that a gateway that waits for their feeds wakes up once, for all of them.
 --
--- KEYS[1] stream   KEYS[2] index   KEYS[3] log   KEYS[4] feed   KEYS[5] reply topic
--- ARGV[1] group   ARGV[2] consumer   ARGV[3] entry id   ARGV[4] epoch   ARGV[5] length of the feed
--- ARGV[6] ms that a reply topic without new lines is kept   ARGV[7] number of events, which follow
--- ARGV behind these: number of fields and values that each chunk carries, these, and the chunks
--- Returns 1, or why not: LOST, OVERTAKEN
+-- KEYS: of each request stream, index, log, feed, reply topic
+-- ARGV[1] group   ARGV[2] consumer   ARGV[3] length of a feed
+-- ARGV[4] ms that a reply topic without new lines is kept
+-- ARGV behind these: of each request entry id, epoch, and three lists, each behind its length: events, fields
+-- and values that each chunk carries, chunks
+-- Returns of each request 1, or why not: LOST, OVERTAKEN
 
-local refused = refusal(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
-if refused then return refused end
-local last_event = 7 + tonumber(ARGV[7])
-if last_event > 7 then write(KEYS[3], KEYS[4], ARGV[5], {unpack(ARGV, 8, last_event)}) end
+local at = 5
+
+local function next_list()
+  local first, last = at + 1, at + tonumber(ARGV[at])
+  at = last + 1
+  return first, last
+end
 
 -- A reply topic that takes no entry loses its chunks only: the line goes to the results of all (`emit`).
-local first_field = last_event + 2
-local last_field = first_field + tonumber(ARGV[last_event + 1]) - 1
-for i = last_field + 1, #ARGV do
-  local added = redis.pcall('XADD', KEYS[5], '*', 'body', ARGV[i], unpack(ARGV, first_field, last_field))
-  if added.err then break end
-  if i == #ARGV then redis.call('PEXPIRE', KEYS[5], ARGV[6]) end
+local function emit_chunks(topic, first, last, first_field, last_field)
+  for i = first, last do
+    local added = redis.pcall('XADD', topic, '*', 'body', ARGV[i], unpack(ARGV, first_field, last_field))
+    if added.err then return end
+  end
+  if last >= first then redis.call('PEXPIRE', topic, ARGV[4]) end
 end
-return 1
+
+local answers = {}
+for key = 1, #KEYS, 5 do
+  local stream, index, log, feed, topic = unpack(KEYS, key, key + 4)
+  local id, epoch = ARGV[at], ARGV[at + 1]
+  at = at + 2
+  local first_event, last_event = next_list()
+  local first_field, last_field = next_list()
+  local first_chunk, last_chunk = next_list()
+  local refused = refusal(stream, index, ARGV[1], ARGV[2], id, epoch)
+  if not refused then
+    if last_event >= first_event then
+      write(log, feed, ARGV[3], {unpack(ARGV, first_event, last_event)})
+    end
+    emit_chunks(topic, first_chunk, last_chunk, first_field, last_field)
+  end
+  answers[#answers + 1] = refused or 1
+end
+return answers
