@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerUnavailable
-from headrace.broker.redis_streams.link import BLOCK_MS, Link, Reply
+from headrace.broker.redis_streams.link import BLOCK_MS, Command, Link, Reply
 
 FEEDS = 16  # the same for all writers and readers of an installation
 _TAIL_LENGTH = 256
@@ -83,7 +83,8 @@ class FeedReader:
         self._tails: defaultdict[str, list[Tail]] = defaultdict(list)
         self._places: dict[str, int] = {}  # number of the last entry read, per feed
         self._recheck_at = 0.0
-        self._changed = asyncio.Event()
+        self._changed = False  # watchers came or went since the read that is under way began
+        self._patience: asyncio.Timeout | None = None  # that of the read
         self._task: asyncio.Task[None] | None = None
 
     def attach(self, tail: Tail) -> None:
@@ -91,7 +92,7 @@ class FeedReader:
         self._tails[tail.feed].append(tail)
         if tail.feed in self._places:
             return tail.lapse()
-        self._changed.set()
+        self._change()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="headrace feeds")
             self._task.add_done_callback(self._on_end)
@@ -103,7 +104,15 @@ class FeedReader:
         if not tails:
             del self._tails[tail.feed]
             self._places.pop(tail.feed, None)
-            self._changed.set()
+            self._change()
+
+    def _change(self) -> None:
+        """Ends the read that is under way: it does not know of all feeds, or knows too many. That loses
+        nothing: a place moves only when its entries were delivered."""
+        self._changed = True
+        if self._patience is not None:
+            self._patience.reschedule(0.0)
+            self._patience = None
 
     async def close(self) -> None:
         """Ends the task; watchers that are still there end with BrokerUnavailable."""
@@ -135,7 +144,7 @@ class FeedReader:
     async def _settle_places(self) -> None:
         """Begins feeds at their end; now and then all of them are looked at: one that somebody deleted counts
         from 1 again, below our place, and its watchers would wait for ever."""
-        self._changed.clear()
+        self._changed = False
         recheck = time.monotonic() >= self._recheck_at
         for feed in self._tails.keys() - (() if recheck else self._places.keys()):
             last = await self._link.call("XREVRANGE", feed, "+", "-", "COUNT", 1)
@@ -148,23 +157,19 @@ class FeedReader:
             self._recheck_at = time.monotonic() + BLOCK_MS / 1000
 
     async def _read(self) -> Reply:
-        """New entries of all feeds; none when watchers came or went, so that the next read knows of them.
-        Breaking off a read loses nothing: a place moves only when its entries were delivered."""
-        if self._changed.is_set():
+        """New entries of all feeds; none when watchers came or went."""
+        if self._changed:
             return []
         feeds = list(self._places)
         places = [f"{self._places[feed]}-0" for feed in feeds]
-        read = asyncio.create_task(
-            self._blocking.call("XREAD", "COUNT", _READ_COUNT, "BLOCK", BLOCK_MS, "STREAMS", *feeds, *places)
-        )
-        changed = asyncio.create_task(self._changed.wait())
+        read: Command = ("XREAD", "COUNT", _READ_COUNT, "BLOCK", BLOCK_MS, "STREAMS", *feeds, *places)
         try:
-            await asyncio.wait({read, changed}, return_when=asyncio.FIRST_COMPLETED)
-            return (read.result() or []) if read.done() else []
+            async with asyncio.timeout(None) as self._patience:
+                return await self._blocking.call(*read) or []
+        except TimeoutError:
+            return []
         finally:
-            changed.cancel()
-            read.cancel()
-            await asyncio.gather(read, changed, return_exceptions=True)
+            self._patience = None
 
     def _deliver(self, feed: str, entries: Reply) -> None:
         if feed not in self._places:

@@ -74,7 +74,6 @@ class Link:
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
         )
         self._client.response_callbacks.clear()
-        self._execute: Callable[..., Awaitable[Reply]] = self._client.execute_command
         self._connect: Callable[[], Awaitable[AbstractConnection]] = (
             self._client.connection_pool.get_connection
         )
@@ -83,7 +82,10 @@ class Link:
         """One command and its raw reply. Raises BrokerUnavailable, or ServerError for a refusal."""
         with self._translated():
             async with self._room, asyncio.timeout(self._timeout_s):
-                return await self._execute(*command)
+                [reply] = await self._exchange([command])
+        if isinstance(reply, Exception):
+            raise self._translate(reply) from reply
+        return reply
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
         """Commands in one round trip; a refused one leaves its ServerError in its place."""
