@@ -2,7 +2,7 @@
 
     failure ──► a warning ──► all further failures: counted, told to nobody ──► back: how long, how many
 
-Each request in flight, the pull and the heartbeat meet the same outage, each at its own time; one tells it.
+Each request in flight, the pull and the heartbeat meet it, each at its own time; it is told once.
 """
 
 from __future__ import annotations

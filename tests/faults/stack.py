@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.children import bound_to_us, kept
 from tests.support.frozen import freeze
 
 HEADRACE = Path(sys.executable).parent / "headrace"
@@ -148,7 +149,8 @@ def _start(
     command: Sequence[str | Path], log_file: Path, folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     with log_file.open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment)
+        env = bound_to_us(environment)
+        return kept(lambda: subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=env))
 
 
 def _await_ready(stack: Stack, limit_s: float = 60) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.answers import expected_text
+from tests.support.children import bound_to_us, kept
 
 LINES, KILLS = 150, 8
 HEADRACE = Path(sys.executable).parent / "headrace"
@@ -33,12 +34,9 @@ def write_input(path: Path) -> dict[str, str]:
 def start_run(folder: Path, log: Path) -> subprocess.Popen[bytes]:
     sim = ("--engine", "sim", "--sim-first-token-ms", "20", "--sim-step-ms", "10")
     with log.open("ab") as stream:
-        return subprocess.Popen(
-            [HEADRACE, "run", "in.jsonl", "-o", "out.jsonl", *sim],
-            cwd=folder,
-            stdout=stream,
-            stderr=stream,
-        )
+        command: list[str | Path] = [HEADRACE, "run", "in.jsonl", "-o", "out.jsonl", *sim]
+        env = bound_to_us()
+        return kept(lambda: subprocess.Popen(command, cwd=folder, stdout=stream, stderr=stream, env=env))
 
 
 @pytest.mark.slow

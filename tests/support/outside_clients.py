@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.children import bound_to_us, kept
 from tests.support.kafka_server import missing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,8 @@ def service(folder: Path, *options: str) -> Iterator[dict[str, Any]]:
     command = [sys.executable, "-m", "headrace.cli.main", "up", *SIM, "--grpc-port", "0"]
     places = ["--data-dir", str(folder / "data"), "--ready-file", str(ready_file)]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*command, *places, *options], stdout=log, stderr=log, env=os.environ)
+        argv, env = [*command, *places, *options], bound_to_us()
+        process = kept(lambda: subprocess.Popen(argv, stdout=log, stderr=log, env=env))
     try:
         eventually(lambda: ready_file.exists() or process.poll() is not None, "the service")
         assert process.poll() is None, (folder / "log").read_text()

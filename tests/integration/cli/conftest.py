@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.children import bound_to_us, kept
+
 SIM = ("--engine", "sim", "--sim-first-token-ms", "1", "--sim-step-ms", "1")
 PATIENCE_S = 60.0
 
@@ -57,13 +59,16 @@ def spawn(tmp_path: Path) -> Iterator[Spawn]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str | Path, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.cli.main", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "HEADRACE_LOG_LEVEL": "WARNING", **environment},
+        variables = {**os.environ, "HEADRACE_LOG_LEVEL": "WARNING", **environment}
+        process = kept(
+            lambda: subprocess.Popen(
+                [sys.executable, "-m", "headrace.cli.main", *map(str, arguments)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=tmp_path,
+                env=bound_to_us(variables),
+            )
         )
         started.append(process)
         return process
