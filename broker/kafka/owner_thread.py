@@ -42,6 +42,8 @@ Membership: TypeAlias = Any  # kafka-python's ConsumerGroupMetadata
 Records: TypeAlias = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 _POLL_MS = 20
+_IDLE_POLL_MS = 100  # a poll takes milliseconds of CPU; records end it at once, calls do not
+_IDLE_AFTER_S = 1.0
 _REBALANCE_MS = 50
 _METADATA_S = 2.0
 _MOST_RECORDS = 500  # in one poll
@@ -94,6 +96,7 @@ class OwnerThread:
         self._turn = 0  # counts assignments
         self._turns: dict[TopicPartition, int] = {}
         self._was_silent = False
+        self._busy_at = time.monotonic()  # it had something to do
         self._thread = threading.Thread(target=self._run, name="headrace kafka owner", daemon=True)
 
     def start(self) -> None:
@@ -188,9 +191,8 @@ class OwnerThread:
 
     def _poll(self, consumer: KafkaConsumer, listener: _Listener) -> None:
         # A poll that ends in the middle of a rebalance throws away what the group answers before the next.
-        timeout_ms = _POLL_MS if self._joined else _REBALANCE_MS
         try:
-            records = consumer.poll(timeout_ms=timeout_ms, max_records=_MOST_RECORDS)
+            records = consumer.poll(timeout_ms=self._patience_ms(), max_records=_MOST_RECORDS)
             if listener.lost:
                 return
             self.look(consumer)
@@ -204,10 +206,17 @@ class OwnerThread:
                 self._wait_out(error)
             return
         if records:
+            self._busy_at = time.monotonic()
             tell(self._loop, self._events.records, records)
+
+    def _patience_ms(self) -> int:
+        if not self._joined:
+            return _REBALANCE_MS
+        return _POLL_MS if time.monotonic() - self._busy_at < _IDLE_AFTER_S else _IDLE_POLL_MS
 
     def _do_calls(self, consumer: KafkaConsumer) -> None:
         while not self._calls.empty():
+            self._busy_at = time.monotonic()
             member, call = self._calls.get()
             if consumer.group_metadata().member_id != member:
                 continue
@@ -271,7 +280,7 @@ class OwnerThread:
         return frozenset(partition for partition in partitions if self._turns.get(partition) == turn)
 
     def tell_assigned(self, partitions: frozenset[TopicPartition], member: str) -> None:
-        self._turn += 1
+        self._turn, self._busy_at = self._turn + 1, time.monotonic()
         self._turns |= dict.fromkeys(partitions, self._turn)
         tell(self._loop, self._events.assigned, partitions, member, self._turn)
 
