@@ -1,6 +1,7 @@
 """One consumer process's right to take requests, over Apache Kafka.
 
     KafkaSession      pull, open, append, settle                                  this file
+    Taking            deliveries out of what is held                              taking
     OwnerThread       owns the group's consumer: polls, tells of the group        owner_thread
     Holdings          the partitions: taken over, filled, given up                holdings
     Restorer          fence, then read                                            restore, epochs
@@ -21,7 +22,6 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 from headrace.broker.backoff import Backoff
@@ -51,16 +51,15 @@ from headrace.broker.kafka.places import log_key
 from headrace.broker.kafka.restore import Restorer
 from headrace.broker.kafka.settle import Settler, SettlerParts
 from headrace.broker.kafka.settlements import Settlements
+from headrace.broker.kafka.taking import Taking
 from headrace.broker.kafka.tenure import Tenure, claim_of
 from headrace.broker.kafka.topics import LaneTopics, group_of
 from headrace.broker.kafka.transactions import Transactions
-from headrace.broker.lanes import Preference, Share
 from headrace.broker.message import Delivery, Lane, RequestRef
 
 logger = logging.getLogger(__name__)
 
 _JOIN_S = 10.0  # a session that has no partitions by then starts all the same
-_LOOK_S = 1.0  # for what is known to stand in our partitions
 _GOODBYE_S = 3.0
 
 
@@ -71,7 +70,6 @@ class KafkaSession:
         self._at, self._pool, self._lease_ms = connection, pool, lease_ms
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._lanes = tuple(dict.fromkeys(lanes))
-        self._preference = Preference(self._lanes)
         self._serves: Serves | None = None
         self._beat_ms = 0
         self._reporting: asyncio.Task[None] | None = None
@@ -127,10 +125,14 @@ class KafkaSession:
         self._holdings.attach(self._owner, restorer)
         self._settler = Settler(self._settler_parts())
         self._settlements = Settlements(at, self._appender, self._settler)
+        self._taking = Taking(self._holdings, self._reader, self._settlements, self._lanes, self._is_paused)
         self._opening = Opening(self._reader, self._appender, self._settlements)
         self._housekeeping = Housekeeping(
             at, self._holdings, self._appender, self._settlements, self._settler
         )
+
+    def _is_paused(self, lane: Lane) -> bool:
+        return self._at.control.is_paused(lane, self._pool)
 
     @property
     def _transactional_id(self) -> str:
@@ -141,59 +143,16 @@ class KafkaSession:
     async def pull(self, limit: int, wait_ms: int, *, reserved: int = 0) -> list[Delivery]:
         deadline = time.monotonic() + wait_ms / 1000
         if wait_ms <= 0:
-            await self._look()
+            self._check()
+            await self._taking.look()
         while True:
             self._check()
-            await self._bury()
-            taken = self._take(limit, reserved)
+            await self._taking.bury()
+            taken = self._taking.take(limit, reserved)
             left = deadline - time.monotonic()
             if taken or self.closed or left <= 0:
                 return taken
             await self._holdings.changed(left)
-
-    async def _look(self) -> None:
-        """For who does not wait: what was published before is fetched, a moment later in the worst case."""
-        self._check()
-        partitions = list(self._holdings.tenures)
-        for partition, bounds in (await self._reader.bounds(partitions)).items() if partitions else ():
-            tenure = self._holdings.tenures.get(partition)
-            if tenure is not None:
-                tenure.known_end = bounds.end
-        until = time.monotonic() + _LOOK_S
-        while self._holdings.behind and (left := until - time.monotonic()) > 0:
-            await self._holdings.changed(left)
-
-    def _take(self, limit: int, reserved: int) -> list[Delivery]:
-        """Takes by order of lanes. It awaits nothing, so a cancelled pull leaves nothing half taken."""
-        plan = self._preference.plan(limit, reserved)
-        taken: list[Delivery] = []
-        for share in plan:
-            bound = limit if share.lane is Lane.INTERACTIVE else limit - reserved
-            taken += self._take_share(share, bound - len(taken))
-        self._preference.taken(Counter(delivery.message.lane for delivery in taken), plan)
-        if taken:
-            self._holdings.flow()
-        return taken
-
-    def _take_share(self, share: Share, room: int) -> list[Delivery]:
-        """The oldest first, whichever partition of the lane it stands in."""
-        taken: list[Delivery] = []
-        if self._at.control.is_paused(share.lane, self._pool):
-            return taken
-        tenures = self._holdings.of_lane(share.lane)
-        while len(taken) < min(share.at_most, room):
-            heads = [(at_ms, n) for n, t in enumerate(tenures) if (at_ms := t.oldest_ms()) is not None]
-            if not heads:
-                break
-            taken.append(tenures[min(heads)[1]].take())
-        return taken
-
-    async def _bury(self) -> None:
-        """What stands in front and is no message: nothing behind it can be taken before."""
-        tenures = list(self._holdings.tenures.values())
-        found = [(tenure, bad) for tenure in tenures for bad in tenure.take_bad()]
-        if found:
-            await self._settlements.bury(found)
 
     async def heartbeat(self) -> list[Delivery]:
         """Raises BrokerUnavailable when the last report to the registry did not arrive. It does not wait for
