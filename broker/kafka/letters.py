@@ -33,7 +33,7 @@ from headrace.broker.kafka.results import trim
 from headrace.broker.message import Message
 
 _COUNTED = 20_000  # more letters than these are not counted one by one
-_NEAR = 64  # offsets apart; what lies between is read, too
+NEAR = 64  # offsets apart; what lies between is read, too
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -107,7 +107,7 @@ class DeadLetters:
         start, end = await self._bounds()
         offsets = [
             record.offset
-            for low, high in _runs([offset for offset in sorted(named) if start <= offset < end])
+            for low, high in runs([offset for offset in sorted(named) if start <= offset < end])
             for record in await self._records(low, high)
             if record.offset in named
         ]
@@ -170,12 +170,12 @@ class DeadLetters:
         await self._at.control.forget_discarded([offset for offset in discarded if offset < below])
 
 
-def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
+def runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
     """Spans [from, to) that hold these offsets, which are sorted: neighbours are read in one go."""
-    runs: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for offset in offsets:
-        if runs and offset - runs[-1][1] <= _NEAR:
-            runs[-1] = (runs[-1][0], offset + 1)
+        if spans and offset - spans[-1][1] <= NEAR:
+            spans[-1] = (spans[-1][0], offset + 1)
         else:
-            runs.append((offset, offset + 1))
-    return runs
+            spans.append((offset, offset + 1))
+    return spans
