@@ -32,7 +32,9 @@ class Started(msgspec.Struct, frozen=True):
 
     `kept` counts the tokens of earlier epochs that stay part of the answer: all of them (a resume), or 0
     (a restart: readers drop what they showed). `delivery` is the position of the delivery that runs the
-    request; only its settlement emits the result line.
+    request; only its settlement emits the result line. An empty `fingerprint` says that the owner has not
+    read the body yet: of the answer it says nothing, seed and fingerprint stay what they were, and all tokens
+    are kept.
 
     `deaths`, `lone_deaths`: what the owner knew of the request's past when it began, see `Deaths`. `alone`:
     nothing else is in the engine with it (quarantine). A later `started` of the same owner tells that its

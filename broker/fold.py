@@ -7,6 +7,8 @@ the same text wherever they attach. Rules (delivery protocol, section 1):
   lower epoch is void;
 - a `delta` counts only if its `seq` is the next one, so a duplicate append is void;
 - `started` that keeps fewer tokens than there are is a restart: the answer begins anew, `seq` goes on;
+- `started` without a fingerprint counts for epoch and deaths alone, its owner has not read the body yet: seed
+  and fingerprint stay those of the one before;
 - the first valid `finished` or `failed` ends the log;
 - `moved` with the place of another log says that it goes on there, where epochs begin anew: another partition
   counts its own. Whoever reads a log feeds the fold nothing of the old place behind the first valid one;
@@ -20,6 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import structs
 
 from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Handed, Moved, Started, Terminal
 
@@ -90,12 +93,19 @@ class Fold:
 
     def _start(self, event: Started) -> None:
         self.epoch = event.epoch
-        self.started = event
+        self.started = event if event.fingerprint else self._of_the_past(event)
         if event.kept < len(self.token_ids):
             self.token_ids.clear()
             self.pieces.clear()
             self.restarts += 1
         self.handed, self.put_off, self.tokens_at_start = None, None, len(self.token_ids)
+
+    def _of_the_past(self, event: Started) -> Started:
+        """With what is known of the answer."""
+        last = self.started
+        if last is None:
+            return event
+        return structs.replace(event, seed=last.seed, fingerprint=last.fingerprint)
 
     def _extend(self, event: Delta) -> bool:
         if event.seq != self.next_seq:

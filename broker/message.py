@@ -80,7 +80,8 @@ class Delivery(msgspec.Struct, frozen=True):
     `position` is where the request was first published ("stream/entry" or "topic/partition/offset"): it
     names the delivery in `started` and stays the same through retries and redeliveries. `ref.request_id`
     equals `position` where the publisher gave no id. `handle` is the adapter's own; nobody else reads it.
-    `published_ms` is the broker's unix time of the first publish. `redelivered` is a hint for metrics.
+    `published_ms` is the broker's unix time of the first publish. `redelivered`: somebody had it before, or
+    may have had it (Kafka counts no deliveries: what a former owner of its partition may have held).
     """
 
     message: Message

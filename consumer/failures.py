@@ -10,7 +10,7 @@
 | TRANSIENT   | blob store or registry away, log of a newer version | retried, up to its deadline (1)  |
 | ENGINE_DIED | segfault, hang (`watchdog`)                         | engine restarts, requests go on  |
 | ENGINE_SICK | it died too often in a short time                   | all handed back, process ends    |
-| POISON      | the engine died N times with it alone               | dead letter with the numbers     |
+| POISON      | engine, or its reader, died N times with it alone   | dead letter with the numbers     |
 | BUG         | an error of ours, or of the engine                  | fails at once, 500               |
 | CONFLICT    | its id belongs to another body                      | dead letter, nothing in that log |
 | FENCED      | lower epoch, lost lease, refused settle             | dropped silently, counted        |
@@ -152,10 +152,13 @@ def overdue(lane: Lane, waited_ms: int, limit_ms: int) -> Failure:
     return Failure(Kind.OVERDUE, "queue_timeout", message, TOO_MANY)
 
 
-def poison(deaths: Deaths) -> Failure:
+def poison(deaths: Deaths, *, was_read: bool = True) -> Failure:
+    """`was_read`: by one of its owners at least, so that it was the engine that died of it."""
     message = (
         f"the engine died {deaths.lone} times with this request alone in it, "
         f"and {deaths.all} times in a row without a token of it"
+        if was_read
+        else f"{deaths.lone} consumers died while they read this request alone, {deaths.all} in a row with it"
     )
     return Failure(Kind.POISON, "poisoned", message, INTERNAL)
 

@@ -64,6 +64,7 @@ class InFlight:
         self.tokens_when_placed = 0
         self.deaths = Deaths()  # of engines and owners with it, in a row, without a token of it in between
         self.state = Fold()  # the log at the open
+        self.doubtful = False  # somebody who had it before may have died of it
         self._skip = 0  # characters at the front of the engine's text that the log holds already
         self._measures = Measures(now)
 
@@ -125,6 +126,7 @@ class InFlight:
         assert opened.state is not None
         self.state = opened.state
         self.deaths = opened.state.deaths
+        self.doubtful = self._is_doubtful(opened.epoch)
         self.outbox = Outbox(opened.epoch, opened.state)
         self.token_ids = list(opened.state.token_ids)
         self.pieces = list(opened.state.pieces)
@@ -136,6 +138,18 @@ class InFlight:
             self._end_doomed()
         if opened.cancelled:
             self.stop(Doom.CANCELLED)
+
+    def _is_doubtful(self, epoch: int) -> bool:
+        """Whether the owner before may have died of it: it had it, and did not hand it on in order."""
+        last = self.state.put_off
+        in_order = last is not None and last.epoch >= epoch - 1
+        was_had = self.delivery.redelivered and epoch > 1 and not in_order
+        return was_had or (self.deaths.all > 0 and not self.was_read)
+
+    @property
+    def was_read(self) -> bool:
+        """Whether an owner got through its body."""
+        return self.state.started is not None and bool(self.state.started.fingerprint)
 
     @property
     def has_begun(self) -> bool:
@@ -151,6 +165,12 @@ class InFlight:
     def last_seed(self) -> int | None:
         """The seed that the last owner used, if there was one."""
         return self.state.started.seed if self.state.started else None
+
+    def mark(self, started: Started, now: float) -> None:
+        """The log is to say who has it before its body is read: so a death of it counts."""
+        assert self.phase is Phase.PREPARING
+        assert self.outbox is not None
+        self.outbox.mark(started, now)
 
     def begin(self, prepared: Prepared, started: Started, now: float) -> None:
         """Ready for the engine. `started.kept` is all that the log holds, or 0 for a fresh start."""
@@ -209,10 +229,19 @@ class InFlight:
         return self.outbox is not None and len(self.outbox.logged) > self.tokens_when_placed
 
     @property
+    def stated(self) -> Started | None:
+        """What the log says of it; None while that is about to change."""
+        return self.outbox.stated if self.outbox is not None and self.outbox.empty else None
+
+    @property
     def stated_alone(self) -> bool:
         """The log says that nothing else is in the engine with it."""
-        outbox = self.outbox
-        return outbox is not None and outbox.empty and outbox.stated is not None and outbox.stated.alone
+        return self.stated is not None and self.stated.alone
+
+    @property
+    def stated_in_company(self) -> bool:
+        """The log says that others are with it."""
+        return self.stated is not None and not self.stated.alone
 
     def engine_died(self, *, alone: bool) -> None:
         """The engine died with it; `alone`: nothing else was in there."""

@@ -15,6 +15,7 @@ from headrace.consumer.outage import Outage
 from headrace.consumer.placement import Placement
 from headrace.consumer.prepare import Preparer
 from headrace.consumer.publisher import Publisher
+from headrace.consumer.reading_room import ReadingRoom
 from headrace.consumer.retries import Retries
 
 ANY_TIME = QueuePolicy()
@@ -22,11 +23,13 @@ ANY_TIME = QueuePolicy()
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the settings say. `poison_deaths`: deaths alone in the engine that convict a request."""
+    """What the settings say. `quarantine_after`: deaths after which a request is tried alone;
+    `poison_deaths`: deaths alone that convict it."""
 
     names: Names
     pool: str
     queue: Mapping[Lane, QueuePolicy]
+    quarantine_after: int
     poison_deaths: int
 
     def policy_of(self, lane: Lane) -> QueuePolicy:
@@ -45,6 +48,7 @@ class Means:
 
     session: ConsumerSession
     preparer: Preparer
+    room: ReadingRoom
     placement: Placement
     publisher: Publisher
     neighbours: Neighbours

@@ -7,11 +7,14 @@
 At most one append of a request is on the wire, so its fate is told by the log alone: by the last `started`,
 or by the number of the next delta. Tokens that arrive meanwhile coalesce into one delta.
 
-`started` is written twice over: under a new epoch it comes before the tokens (the fold must learn the epoch),
-and when the engine died behind them (what follows was made by the next engine):
+`started` is written several times: under a new epoch it comes before the tokens (the fold must learn the
+epoch), and when the engine died behind them (what follows was made by the next engine):
 
     started{epoch 1}  delta  delta                started{epoch 1, deaths 1}  delta …
                                     ▲ engine died
+
+Where an owner may have died of the body, one without a fingerprint comes first (`mark`), and the other one
+once the body was read.
 """
 
 from __future__ import annotations
@@ -79,14 +82,23 @@ class Outbox:
         self._pieces: list[str] = []
         self._oldest = 0.0
 
+    def mark(self, started: Started, now: float) -> None:
+        """The log is to say at once who has the request, before its body is read: `started` without a
+        fingerprint, that keeps all."""
+        assert not started.fingerprint
+        assert started.kept == len(self._base)
+        self.begin(started, now)
+        self._pressing = True
+
     def begin(self, started: Started, now: float) -> None:
-        """Takes `started` as the first thing to write. `kept` is all that the log holds, or 0. `now`:
-        seconds, any fixed clock."""
+        """Takes `started` as the next thing to write, before any token. `kept` is all that the log holds, or
+        0. `now`: seconds, any fixed clock."""
         assert started.epoch == self.epoch
         assert started.kept in (0, len(self._base))
+        assert not self._wire
         self.logged = self._base[: started.kept]
         self.characters = self._base_characters if started.kept == len(self._base) else 0
-        self._started, self._announce, self._oldest = started, True, now
+        self._began, self._started, self._announce, self._oldest = False, started, True, now
 
     def restate(self, *, deaths: int, lone_deaths: int, alone: bool) -> None:
         """The log is to say anew what is known of the request's past, behind the tokens so far. The next
@@ -219,9 +231,11 @@ class Outbox:
 
 
 def _same(one: Started, other: Event) -> bool:
-    """Whether they are the same entry, judged by what tells the `started` of one request apart."""
+    """Whether they are the same entry, or say the same, judged by what tells the `started` of one request
+    apart."""
     return isinstance(other, Started) and _marks(one) == _marks(other)
 
 
 def _marks(started: Started) -> tuple[object, ...]:
-    return (started.epoch, started.kept, started.deaths, started.lone_deaths, started.alone)
+    past = started.deaths, started.lone_deaths, started.alone
+    return (started.epoch, started.kept, started.fingerprint, *past)

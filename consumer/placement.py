@@ -16,6 +16,7 @@ from headrace.consumer import failures
 from headrace.consumer.engine_process import EngineHandle
 from headrace.consumer.inflight import InFlight, Phase
 from headrace.consumer.quarantine import Quarantine
+from headrace.consumer.turn import Turn
 from headrace.gpu_engine.api import Abort, Add, Output
 
 _PRIORITY = {lane: number for number, lane in enumerate(Lane)}
@@ -23,14 +24,18 @@ _PRIORITY = {lane: number for number, lane in enumerate(Lane)}
 
 class Placement:
     """`on_change` is told of each request that received something, ended, or has something to write. `clock`:
-    that of `InFlight`."""
+    that of `InFlight`. `trials`: whose trial it is, here or elsewhere."""
 
     def __init__(
-        self, on_change: Callable[[InFlight], None], clock: Callable[[], float], quarantine_after: int = 2
+        self,
+        on_change: Callable[[InFlight], None],
+        clock: Callable[[], float],
+        quarantine_after: int,
+        trials: Turn,
     ) -> None:
         self._on_change = on_change
         self._clock = clock
-        self._quarantine = Quarantine(quarantine_after)
+        self._quarantine = Quarantine(quarantine_after, trials)
         self._engine: EngineHandle | None = None
         self._waiting: dict[InFlight, None] = {}  # in order of arrival; one position may come twice
         self._placed: dict[str, InFlight] = {}  # by key
@@ -77,6 +82,10 @@ class Placement:
         """Its log moved on."""
         if flight is self._quarantine.on_trial:
             self._place()
+
+    def look_again(self) -> None:
+        """A trial elsewhere is over."""
+        self._place()
 
     def attach(self, engine: EngineHandle) -> None:
         """An engine is ready: all requests go in, with the tokens that they have."""
@@ -129,13 +138,14 @@ class Placement:
             return
         tried = self._quarantine.end_if_over()
         suspects = self._quarantine.suspects(self._waiting)
-        if self._quarantine.on_trial is None and suspects:
+        if suspects and self._quarantine.may_begin():
             if tried is not None:
                 self._displace(tried)
             self._try(suspects[0])
         if self._quarantine.on_trial is None:
             for flight in list(self._waiting):
-                self._put(flight)
+                if flight not in suspects:
+                    self._put(flight)
         elif self._quarantine.may_enter(self):
             self._put(self._quarantine.on_trial)
 

@@ -75,12 +75,14 @@ class Preparer:
         """The names that clients are told: a folder of this machine may be used, but is nobody's business."""
         return tuple(name for name in self._served if not Path(name).exists()) or self._served[:1]
 
+    async def fetch(self, message: Message) -> Message:
+        """The message with its body, wherever that lies. Raises BlobError where it cannot be had."""
+        return await check_out(message, self._store)
+
     async def read(self, message: Message, kept: Sequence[int] | None) -> Reading:
         """Reads a request and, where its model is served here, makes it ready for the engine. `kept`: tokens
-        of an interrupted answer that will be continued; None: it is not to be run, only read. Raises
-        BlobError where its body lies in the store and cannot be had."""
-        whole = message if message.claim is None else await check_out(message, self._store)
-        return await self._thread.run(lambda: self._read(whole, kept))
+        of an interrupted answer that will be continued; None: it is not to be run, only read."""
+        return await self._thread.run(lambda: self._read(message, kept))
 
     def close(self) -> None:
         self._thread.close()

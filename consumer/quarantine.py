@@ -15,10 +15,11 @@ Innocents become suspects: whatever was in flight, without a token yet, at a con
 So a trial must be short: it is one prefill and one token, and those who wait for it have lost nothing but
 that time. They keep their tokens; their prompts are mostly in the prefix cache when they go in again.
 
-Limit: a body that kills the whole consumer before its request begins (in the parser or the tokenizer) leaves
-nothing in the log, and goes on to the next consumer. Both get bounded input only (`prepare`), and their
-errors and panics end the one request; what remains is a crash of the interpreter itself. A mark in the log
-before the parsing would tell of it, but not whom to blame: many are prepared at a time, none of them alone.
+A body may kill the consumer itself, before its request gets anywhere: while it is parsed or tokenised. Both
+get bounded input only (`prepare`), and their errors and panics end the one request; what remains is a crash
+of the interpreter. For that the same rule holds: a delivery of which an owner may have died is marked in the
+log before it is read (`Outbox.mark`), a suspect is read alone (`reading_room`), and there is one trial at a
+time, there or in the engine: else whoever is on trial here would pay for a reader's death.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from headrace.consumer.inflight import InFlight, Phase
+from headrace.consumer.turn import Turn
 
 
 class Inside(Protocol):
@@ -38,18 +40,23 @@ class Inside(Protocol):
 
 
 class Quarantine:
-    """Who is on trial. Pure: the placement asks it, and moves the requests."""
+    """Who is on trial. Pure: the placement asks it, and moves the requests. `turn`: that of trials."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, turn: Turn) -> None:
         self._after = after
+        self._turn = turn
         self.on_trial: InFlight | None = None
 
     def suspects(self, flights: Iterable[InFlight]) -> list[InFlight]:
         return [flight for flight in flights if flight.deaths.all >= self._after]
 
+    def may_begin(self) -> bool:
+        """Whether a trial may begin: none is on, here or where bodies are read."""
+        return self.on_trial is None and self._turn.take(self)
+
     def begin(self, flight: InFlight) -> None:
         """Chosen: the log must say that it will be alone before it is."""
-        assert self.on_trial is None
+        assert self.may_begin()
         self.on_trial = flight
         flight.state_deaths(alone=True)
 
@@ -63,13 +70,18 @@ class Quarantine:
         chosen = self.on_trial
         if chosen is None or not (chosen.phase is Phase.ENDING or self._cleared(chosen)):
             return None
-        self.on_trial = None
+        self._over()
         return chosen
 
     def broken_off(self) -> InFlight | None:
         """The engine died. Returns the one that was about to be tried."""
-        chosen, self.on_trial = self.on_trial, None
+        chosen = self.on_trial
+        self._over()
         return chosen
+
+    def _over(self) -> None:
+        self.on_trial = None
+        self._turn.give_back(self)
 
     def _cleared(self, flight: InFlight) -> bool:
         return flight.phase is Phase.RUNNING and flight.proved_innocent

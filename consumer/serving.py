@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from headrace.broker.blobs import BlobError, BlobUnreachable
 from headrace.broker.contract import Opened, Settlement
 from headrace.broker.events import Started
 from headrace.broker.lines.request import LineError
-from headrace.broker.message import Delivery, Lane
+from headrace.broker.message import Delivery, Lane, Message
 from headrace.consumer import failures
 from headrace.consumer.doom import Doom
 from headrace.consumer.elsewhere import redirect
@@ -125,6 +127,7 @@ class Serving:
 
     def _leave_engine(self) -> None:
         self.means.placement.remove(self.flight)
+        self.means.room.look_again()
         self.means.publisher.wake()
         self.moved()
 
@@ -177,26 +180,65 @@ class Serving:
     async def _prepare(self, opened: Opened) -> None:
         flight = self.flight
         if flight.ending is None and flight.deaths.lone >= self.means.rules.poison_deaths:
-            flight.fail(failures.poison(flight.deaths))
+            flight.fail(failures.poison(flight.deaths, was_read=flight.was_read))
         if flight.ending is None:
-            await self._read(opened)
-        elif flight.terminal() is not None and flight.delivery.message.claim is None:
+            await self._fetch(opened)
+        elif flight.terminal() is not None and self._may_be_read_in_passing:
             # Its line carries the custom id, where that is at hand.
-            reading = await self.means.preparer.read(flight.delivery.message, None)
+            message = flight.delivery.message
+            reading = await self.means.room.together(lambda: self.means.preparer.read(message, None))
             flight.custom_id = reading.parsed.custom_id
 
-    async def _read(self, opened: Opened) -> None:
+    @property
+    def _may_be_read_in_passing(self) -> bool:
+        """The body is here, and no more likely to kill its reader than any other."""
         flight = self.flight
+        return flight.delivery.message.claim is None and (flight.was_read or not flight.doubtful)
+
+    async def _fetch(self, opened: Opened) -> None:
+        """Where its body is to be had, reads it; that of a suspect alone."""
+        flight, means, message = self.flight, self.means, self.flight.delivery.message
+        if message.claim is not None:
+            try:
+                message = await means.preparer.fetch(message)
+            except BlobUnreachable as error:
+                means.retries.put_off(flight, str(error))
+                return
+            except BlobError as error:
+                flight.fail(failures.body_gone(str(error)))
+                return
+        if flight.doubtful and flight.deaths.all >= means.rules.quarantine_after:
+            async with means.room.alone(lambda: self._is_over):
+                await self._mark(opened, alone=True)
+                await self._read(message, opened)
+                await self._until(lambda: self._is_over or flight.stated_in_company)
+        else:
+            if flight.doubtful:
+                await self._mark(opened, alone=False)
+            await means.room.together(lambda: self._read(message, opened))
+
+    async def _mark(self, opened: Opened, *, alone: bool) -> None:
+        """Returns once the log says who has the request, or it is over."""
+        flight = self.flight
+        if self._is_over:
+            return
+        started = self._statement(opened, len(flight.token_ids))
+        flight.mark(structs.replace(started, alone=alone), self.means.clock())
+        self.means.publisher.wake()
+        await self._until(lambda: self._is_over or flight.stated is not None)
+
+    @property
+    def _is_over(self) -> bool:
+        return self.flight.ending is not None
+
+    async def _read(self, message: Message, opened: Opened) -> None:
+        flight = self.flight
+        if self._is_over:
+            return
         resumes = flight.resumable(self.means.fingerprint)
         kept = flight.token_ids.copy() if resumes else []
-        try:
-            reading = await self.means.preparer.read(flight.delivery.message, kept)
-        except BlobUnreachable as error:
-            self.means.retries.put_off(flight, str(error))
-        except BlobError as error:
-            flight.fail(failures.body_gone(str(error)))
-        else:
-            await self._take_in(reading, opened, len(kept), flight.last_seed if resumes else None)
+        reading = await self.means.preparer.read(message, kept)
+        await self._take_in(reading, opened, len(kept), flight.last_seed if resumes else None)
 
     async def _take_in(self, reading: Reading, opened: Opened, kept: int, last_seed: int | None) -> None:
         flight, parsed, prepared = self.flight, reading.parsed, reading.prepared
@@ -216,13 +258,17 @@ class Serving:
             self.means.placement.add(flight)
 
     def _started(self, opened: Opened, kept: int, last_seed: int | None) -> Started:
+        seed = self._seed() if last_seed is None else last_seed
+        return self._statement(opened, kept, seed, self.means.fingerprint)
+
+    def _statement(self, opened: Opened, kept: int, seed: int = 0, fingerprint: str = "") -> Started:
         return Started(
-            epoch=opened.epoch,
+            epoch=self.flight.epoch,
             consumer=self.means.session.name,
             delivery=self.flight.position,
-            seed=self._seed() if last_seed is None else last_seed,
+            seed=seed,
             body_hash=self.flight.body_hash,
-            fingerprint=self.means.fingerprint,
+            fingerprint=fingerprint,
             kept=kept,
             at_ms=opened.now_ms,
             deaths=self.flight.deaths.all,

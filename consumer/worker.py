@@ -39,10 +39,12 @@ from headrace.consumer.outbox import Checkpoints
 from headrace.consumer.placement import Placement
 from headrace.consumer.prepare import Preparer, served_names
 from headrace.consumer.publisher import Publisher
+from headrace.consumer.reading_room import ReadingRoom
 from headrace.consumer.retries import Retries
 from headrace.consumer.serving import Serving
 from headrace.consumer.settings import ConsumerSettings
 from headrace.consumer.side_tasks import SideTasks, cancel
+from headrace.consumer.turn import Turn
 from headrace.consumer.watchdog import Watchdog
 from headrace.consumer.window import slots_for
 from headrace.gpu_engine.api import EngineInfo
@@ -105,7 +107,9 @@ class Worker:
             self._outage,
             self._chunks,
         )
-        self._placement = Placement(self._received, parts.clock, settings.watchdog.quarantine_after)
+        trials = Turn()
+        self._placement = Placement(self._received, parts.clock, settings.watchdog.quarantine_after, trials)
+        self._room = ReadingRoom(trials, self._placement.look_again)
         self._watchdog = Watchdog(
             parts.start_engine, self._placement, settings.watchdog, self._ready, parts.clock
         )
@@ -165,13 +169,18 @@ class Worker:
         return Means(
             session=self._session,
             preparer=await self._parts.prepare(info),
+            room=self._room,
             placement=self._placement,
             publisher=self._publisher,
             neighbours=self._neighbours,
             retries=Retries(settings.retry, self._broker_clock),
             outage=self._outage,
             rules=Rules(
-                Names(settings.prefix), settings.pool, settings.queue, settings.watchdog.poison_deaths
+                Names(settings.prefix),
+                settings.pool,
+                settings.queue,
+                settings.watchdog.quarantine_after,
+                settings.watchdog.poison_deaths,
             ),
             model=self._model,
             fingerprint=info.fingerprint,

@@ -24,6 +24,8 @@ from headrace.broker.names import Names
 
 FENCE_EVERY_MS = 5_000
 _ENOUGH = 100  # fetched records, for whoever looks whether there are any
+# How far beyond what it had finished a former owner may have held deliveries: windows are mostly smaller.
+HELD_AHEAD = 1_024
 STATE_EVERY_MS = 60_000
 
 
@@ -90,12 +92,15 @@ class Tenure:
     buffered_bytes: int = 0
     returned: dict[int, ConsumerRecord] = field(default_factory=dict)
     _fetched: int = field(init=False)
+    _held_before: int = field(init=False)  # below this offset a former owner may have had it
     _known_head: tuple[ConsumerRecord, Decoded | Undecodable] | None = None
 
     def __post_init__(self) -> None:
         self.top_epoch = max(self.top_epoch, self.epoch)
         self.progress = Progress(self.committed)
         self._fetched = self.committed.base
+        ahead = max(self.committed.beyond, default=self.committed.base) + HELD_AHEAD
+        self._held_before = min(ahead, self.known_end) if self.epoch > 1 else 0
 
     @property
     def partition(self) -> TopicPartition:
@@ -154,8 +159,8 @@ class Tenure:
             position=decoded.position,
             published_ms=decoded.published_ms,
             handle=Claim(self, record, decoded),
-            # Kafka counts no deliveries: only the log or a delay topic tells that there was an earlier one.
-            redelivered=decoded.forwarded or began,
+            # Kafka counts no deliveries: log and delay topic tell for sure, the place of the record perhaps.
+            redelivered=decoded.forwarded or began or record.offset < self._held_before,
         )
         self.held[record.offset] = delivery
         return delivery

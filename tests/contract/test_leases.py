@@ -39,6 +39,21 @@ async def test_an_anonymous_request_keeps_its_id_when_it_is_redelivered(case: Ca
     assert again.ref == ref
 
 
+async def test_what_a_dead_consumer_held_says_that_somebody_had_it(case: Case) -> None:
+    """Whether or not it was opened: who reads it next may die of it as the first one did."""
+    first = await case.consume()
+    await publish(case.broker, *(Message(BODY) for _ in range(3)))
+    (session, delivery), *_ = await take_all(case, [first], 3)
+    assert not delivery.redelivered
+    opened = await session.open(delivery)
+    second = await case.consume()
+    await case.lapse(first)
+    again = await take_all(case, [second], 3)
+    assert all(delivery.redelivered for _, delivery in again)
+    [(session, delivery)] = [each for each in again if each[1].position == delivery.position]
+    assert (await session.open(delivery)).epoch > opened.epoch
+
+
 @pytest.mark.slow
 async def test_a_heartbeat_keeps_the_lease(case: Case) -> None:
     sessions = await case.consumers(2)

@@ -56,6 +56,10 @@ class Tenure:
     returned: list[int] = field(default_factory=list)
     held: dict[int, Delivery] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
+    held_before: int = field(init=False)  # below this offset a former owner may have had it
+
+    def __post_init__(self) -> None:
+        self.held_before = self.partition.requests.end if self.epoch > 1 else 0
 
     def entry(self, key: str) -> Entry:
         """Restored at its first use; between our fence and that moment nobody could write."""
@@ -79,6 +83,7 @@ class Tenure:
 
     def take(self, offset: int, decoded: Decoded) -> Delivery:
         """The delivery of a record that is now held."""
+        began = self.entry(log_key(decoded.ref)).log.fold.started is not None
         if offset in self.returned:
             self.returned.remove(offset)
         self.next = max(self.next, offset + 1)
@@ -88,8 +93,8 @@ class Tenure:
             position=decoded.position,
             published_ms=decoded.published_ms,
             handle=Claim(self.partition.id, offset, self.epoch),
-            # Kafka counts no deliveries: only the log or a delay topic tells that there was an earlier one.
-            redelivered=decoded.forwarded or self.entry(log_key(decoded.ref)).log.fold.started is not None,
+            # Kafka counts no deliveries: log and delay topic tell for sure, the place of the record perhaps.
+            redelivered=decoded.forwarded or began or offset < self.held_before,
         )
         self.held[offset] = delivery
         return delivery

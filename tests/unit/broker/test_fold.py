@@ -146,6 +146,18 @@ def test_an_owner_that_gives_up_before_it_began_hides_no_death() -> None:
     assert fold([started(1), Fence(2), Handed(2, "drain")]).deaths == Deaths(1, 0)
 
 
+def test_an_owner_that_has_not_read_the_body_counts_as_dead_and_changes_nothing_of_the_answer() -> None:
+    begun = Started(1, "c", "d", 7, b"h", "words", at_ms=1)
+    mark = Started(2, "other", "d", 0, b"h", "", kept=1, deaths=0, alone=True)
+    state = fold([begun, Delta(1, 0, (5,), "a"), mark])
+    assert (state.text, state.deaths) == ("a", Deaths(1, 1))
+    assert state.started is not None
+    assert (state.started.consumer, state.started.seed, state.started.fingerprint) == ("other", 7, "words")
+    unread = fold([mark]).started
+    assert unread is not None
+    assert unread.fingerprint == ""
+
+
 def test_a_token_clears_the_request_of_its_deaths() -> None:
     assert fold([Started(3, "c", "d", 1, b"", "m", deaths=2), delta(3, 0, "a")]).deaths == Deaths()
     kept = Started(4, "c", "d", 1, b"", "m", kept=1, deaths=0)

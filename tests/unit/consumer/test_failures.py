@@ -67,4 +67,6 @@ def test_messages_carry_the_numbers() -> None:
     assert "waited 2.0 s in the lane batch" in failures.overdue(Lane.BATCH, 2000, 1000).message
     assert "may wait 1.0 s" in failures.overdue(Lane.BATCH, 2000, 1000).message
     assert "died 3 times with this request alone" in failures.poison(Deaths(5, 3)).message
+    unread = failures.poison(Deaths(5, 3), was_read=False).message
+    assert "3 consumers died while they read this request alone, 5 in a row" in unread
     assert "'a', 'b'" in failures.nobody_serves("m", ["a", "b"]).message

@@ -157,6 +157,53 @@ def test_a_log_that_somebody_else_began_anew_is_not_continued() -> None:
     assert not outbox.reopened(3, fold(theirs), now_ms=0)
 
 
+# ------------------------------------------------------------------------------------------------- marks
+
+
+def marked(state: Fold, epoch: int = 2, deaths: int = 0) -> Outbox:
+    """By an owner that has not read the body yet."""
+    outbox = Outbox(epoch, state)
+    held = started(epoch, len(state.token_ids))
+    outbox.mark(structs.replace(held, seed=0, fingerprint="", deaths=deaths), 0.0)
+    return outbox
+
+
+def test_a_mark_goes_at_once_and_what_was_read_behind_it() -> None:
+    outbox = marked(Fold(), epoch=1)
+    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+    [mark] = outbox.take()
+    assert (mark, outbox.stated) == (structs.replace(started(1), seed=0, fingerprint=""), None)
+    outbox.acknowledged()
+    assert outbox.stated == mark
+    outbox.begin(started(1), 0.0)
+    assert outbox.take() == (started(1),)
+
+
+def test_an_answer_that_begins_anew_behind_a_mark_does_so_whatever_becomes_of_the_append() -> None:
+    old = [started(1), Delta(1, 0, (1, 2), "old")]
+    for lands in (True, False):
+        outbox = marked(fold(old))
+        log = [*old, *outbox.take()]
+        outbox.acknowledged()
+        outbox.begin(structs.replace(started(2, kept=0), fingerprint="other"), 0.0)
+        anew = outbox.take()
+        log += anew if lands else ()
+        assert outbox.reopened(3, fold(log), now_ms=0)
+        log += outbox.take()
+        assert fold(log).token_ids == []
+
+
+def test_a_mark_of_unknown_fate_is_made_again_under_the_new_epoch() -> None:
+    old = [started(1), Delta(1, 0, (1,), "a")]
+    for lands in (True, False):
+        outbox = marked(fold(old), deaths=1)
+        events = outbox.take()
+        assert outbox.reopened(3, fold([*old, *events] if lands else old), now_ms=0)
+        [again] = outbox.take()
+        assert isinstance(again, Started)
+        assert (again.epoch, again.kept, again.deaths, again.fingerprint) == (3, 1, 1, "")
+
+
 # ------------------------------------------------------------------------------------------------ deaths
 
 
@@ -225,7 +272,10 @@ class Broker:
 
 @settings(deadline=None, max_examples=300)
 @given(
-    moves=st.lists(st.sampled_from(["add", "silent", "death", "ok", "lost", "landed", "crash"]), max_size=40),
+    moves=st.lists(
+        st.sampled_from(["add", "silent", "death", "ok", "lost", "landed", "crash", "crash of a reader"]),
+        max_size=40,
+    ),
 )
 def test_whatever_happens_to_appends_readers_see_each_token_once_and_no_death_is_forgotten(
     moves: list[str],
@@ -246,6 +296,20 @@ def test_whatever_happens_to_appends_readers_see_each_token_once_and_no_death_is
             broker.epoch += 1
             state = fold(broker.log)
             outbox = begun(state, broker.epoch, len(state.token_ids))
+            outbox.restate(deaths=state.deaths.all, lone_deaths=0, alone=False)
+            expected, deaths, barren = state.token_ids.copy(), state.deaths.all, True
+        elif move == "crash of a reader":  # another owner resumes, and dies of the body once it left its mark
+            before = fold(broker.log)
+            outbox = marked(before, broker.epoch + 1, before.deaths.all)
+            broker.log.extend(outbox.take())
+            broker.epoch += 2
+            state = fold(broker.log)
+            assert state.deaths.all == before.deaths.all + 1
+            assert (state.token_ids, state.restarts) == (before.token_ids, 0)
+            outbox = marked(state, broker.epoch, state.deaths.all)
+            broker.log.extend(outbox.take())
+            outbox.acknowledged()
+            outbox.begin(started(broker.epoch, len(state.token_ids)), 0.0)
             outbox.restate(deaths=state.deaths.all, lone_deaths=0, alone=False)
             expected, deaths, barren = state.token_ids.copy(), state.deaths.all, True
         elif not outbox.empty:

@@ -14,7 +14,7 @@ from headrace.broker.kafka.departures import Departure
 from headrace.broker.kafka.epochs import PartitionLogs
 from headrace.broker.kafka.event_records import Closing
 from headrace.broker.kafka.places import log_key
-from headrace.broker.kafka.tenure import Tenure, claim_of
+from headrace.broker.kafka.tenure import HELD_AHEAD, Tenure, claim_of
 from headrace.broker.message import JSON, Delivery
 from headrace.broker.names import Names
 from tests.unit.kafka.records import TOPICS, request
@@ -195,6 +195,23 @@ def test_after_a_restore_only_what_is_still_needed_is_kept() -> None:
     tenure.tidy()
     assert set(tenure.logs.logs) == {"/open", "/ended and not finished"}
     assert set(tenure.logs.ended) == {"/before", "/ended and finished"}
+
+
+def test_redelivered_is_what_a_former_owner_may_have_held() -> None:
+    """Behind what it had finished, as far as its window may have reached, and it was there in its time."""
+    beyond = Committed(10, frozenset({12}))
+    far = 12 + HELD_AHEAD
+    for epoch, end, offset, expected in [
+        (2, 5_000, 10, True),
+        (2, 5_000, far - 1, True),
+        (2, 5_000, far, False),
+        (2, 11, 10, True),
+        (2, 11, 11, False),
+        (1, 5_000, 10, False),
+    ]:
+        tenure = Tenure(TOPICS, 0, Names("x"), epoch, beyond, PartitionLogs(), end, "member")
+        tenure.fetched([request(offset, "r")])
+        assert tenure.take().redelivered is expected, (epoch, end, offset)
 
 
 def test_redelivered_is_what_began_before_or_came_by_way_of_a_delay() -> None:
