@@ -1,31 +1,24 @@
 """Records to messages and back; nobody above sees a header.
 
-The value is the body. Headers, all optional for outside publishers: `request-id`, `deadline` (unix ms),
-`tenant`, `reply-to`, `stream`, `content-type`, `queue-timeout` (ms); any other header travels through to the
-result. Lane and pool are those of the topic the record stands in; a header `lane` is not believed. So
+The value is the body, the headers are those of `broker/headers.py`. So
 `kcat -P -t headrace.requests.batch < lines.jsonl` is a whole producer.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from headrace.broker.errors import BrokerError, ReplyNotAllowed
-from headrace.broker.headers import CLAIM, CLAIM_HASH, CLAIM_SIZE, message_headers
+from headrace.broker.headers import MOST, Unreadable, encoded, number, publishable_headers, read_message, text
 from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.odd_headers import REPLACEMENT
 from headrace.broker.kafka.places import LogPlace, Position, parse_position
-from headrace.broker.message import JSON, Claim, Message, RequestRef
+from headrace.broker.message import Message, RequestRef
 from headrace.broker.names import Names
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
 
-_OURS = frozenset(
-    {"request-id", "lane", "tenant", "content-type", "deadline", "reply-to", "stream", "queue-timeout"}
-)
 # Added when a delivery is forwarded (delay topic, other pool): where and when it was first published.
 POSITION, PUBLISHED = "headrace-position", "headrace-published"
 MOVES = "headrace-moves"  # how often it went to another pool
@@ -36,15 +29,6 @@ ORIGIN = "headrace-origin"
 # And to those of records that had no value, which is not the same as an empty one.
 NO_VALUE = "headrace-no-value"
 KIND = "headrace-kind"  # on lines of a reply topic that are chunks of an answer
-_INTERNAL = frozenset(
-    {KIND, CLAIM, CLAIM_HASH, CLAIM_SIZE, POSITION, PUBLISHED, MOVES, DUE, REASON, ORIGIN, NO_VALUE}
-)
-
-_NUMBER = re.compile(r"[0-9]{1,15}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
-_MOST_HEADERS = 256
-_LONGEST_ID = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +63,19 @@ class Undecodable:
     reason: str
 
 
-class _Wrong(Exception):
-    """A header that makes no sense; the text says why."""
-
-
 # --------------------------------------------------------------------------------------------- requests
 
 
 def encode_message(message: Message, names: Names, partition: int) -> Record:
     """The record of a first publish. Raises BrokerError for what could not be read back."""
-    headers = message_headers(message)
-    _check(message, names, headers)
-    for name in message.headers:
-        _bytes(name)
+    headers = publishable_headers(message, names)
+    for name in headers:
+        encoded(name)
     return Record(
         names.requests(message.lane, message.pool),
         message.body,
-        None if message.request_id is None else _bytes(message.request_id),
-        [(name, _bytes(value)) for name, value in {**headers, **message.headers}.items()],
+        None if message.request_id is None else encoded(message.request_id),
+        [(name, encoded(value)) for name, value in headers.items()],
         partition,
     )
 
@@ -105,15 +84,15 @@ def decode_record(record: ConsumerRecord, place: LogPlace, names: Names) -> Deco
     """A record of a request topic, or of a delay topic, as a message of its lane and pool."""
     if record.value is None:
         return Undecodable("the record has no value")
-    if len(record.headers) > _MOST_HEADERS:
-        return Undecodable(f"{len(record.headers)} headers are more than the {_MOST_HEADERS} allowed")
+    if len(record.headers) > MOST:
+        return Undecodable(f"{len(record.headers)} headers are more than the {MOST} allowed")
     try:
-        headers = {_name(name): _text(value) for name, value in record.headers}
-        message = _message(record.value, headers, place, names)
+        headers = {_name(name): text(value) for name, value in record.headers}
+        message = read_message(record.value, headers, place.lane, place.pool, names)
         position = _position(record, headers, place, names)
-        published_ms = _milliseconds(headers, PUBLISHED)
-    except _Wrong as wrong:
-        return Undecodable(str(wrong))
+        published_ms = number(headers, PUBLISHED, "unix time in milliseconds")
+    except Unreadable as error:
+        return Undecodable(str(error))
     ref = RequestRef(message.request_id or position, message.tenant)
     at_ms = record.timestamp if published_ms is None else published_ms
     return Decoded(message, ref, position, at_ms, POSITION in headers)
@@ -198,101 +177,10 @@ def size_of(record: Record) -> int:
 # -------------------------------------------------------------------------------------------- headers
 
 
-def _message(body: bytes, headers: Mapping[str, str], place: LogPlace, names: Names) -> Message:
-    return Message(
-        body=body,
-        request_id=_request_id(headers),
-        lane=place.lane,
-        tenant=headers.get("tenant", ""),
-        content_type=headers.get("content-type", JSON),
-        deadline_ms=_milliseconds(headers, "deadline"),
-        reply_to=_reply_to(headers, names),
-        stream=_flag(headers),
-        headers={name: value for name, value in headers.items() if name not in _OURS | _INTERNAL},
-        pool=place.pool,
-        queue_timeout_ms=_milliseconds(headers, "queue-timeout"),
-        claim=_claim(headers, body),
-    )
-
-
-def _check(message: Message, names: Names, headers: Mapping[str, str]) -> None:
-    taken = (_OURS | _INTERNAL) & message.headers.keys()
-    if taken:
-        raise BrokerError(f"a header may not be called `{min(taken)}`: the name is taken; choose another")
-    if len(headers) + len(message.headers) > _MOST_HEADERS:
-        raise BrokerError(f"more than {_MOST_HEADERS} headers in one message; send fewer")
-    if message.reply_to is not None and not names.reply_allowed(message.reply_to):
-        raise ReplyNotAllowed(_not_allowed(message.reply_to, names))
-    try:
-        _message(message.body, headers, LogPlace(message.lane, message.pool, 0), names)
-    except _Wrong as wrong:
-        raise BrokerError(f"this message cannot be published: {wrong}") from wrong
-
-
 def _name(name: str) -> str:
     if REPLACEMENT in name:
-        raise _Wrong(f"the name of a header is not UTF-8: {name[:40]!r}")
+        raise Unreadable(f"the name of a header is not UTF-8: {name[:40]!r}")
     return name
-
-
-def _text(value: bytes | None) -> str:
-    try:
-        return (value or b"").decode()
-    except UnicodeDecodeError as error:
-        raise _Wrong(f"a header is not UTF-8: {(value or b'')[:40]!r}") from error
-
-
-def _bytes(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise BrokerError(f"{text[:40]!r} holds half a character and cannot be sent") from error
-
-
-def _request_id(headers: Mapping[str, str]) -> str | None:
-    request_id = headers.get("request-id")
-    if request_id is not None and not 0 < len(request_id) <= _LONGEST_ID:
-        raise _Wrong(f"the request id has {len(request_id)} characters; 1 to {_LONGEST_ID} are allowed")
-    return request_id
-
-
-def _milliseconds(headers: Mapping[str, str], name: str) -> int | None:
-    value = headers.get(name)
-    if value is not None and not _NUMBER.fullmatch(value):
-        raise _Wrong(f"the header `{name}` holds {value[:40]!r}, which is no number of milliseconds")
-    return None if value is None else int(value)
-
-
-def _reply_to(headers: Mapping[str, str], names: Names) -> str | None:
-    topic = headers.get("reply-to")
-    if topic is not None and not names.reply_allowed(topic):
-        raise _Wrong(_not_allowed(topic, names))
-    return topic
-
-
-def _not_allowed(topic: str, names: Names) -> str:
-    return f"the reply topic {topic[:200]!r} is not allowed; {names.reply_rule}"
-
-
-def _flag(headers: Mapping[str, str]) -> bool:
-    flag = headers.get("stream", "").lower()
-    if flag not in _FLAGS:
-        raise _Wrong(f"the header `stream` holds {flag[:40]!r}; `true` or `false` is meant")
-    return _FLAGS[flag]
-
-
-def _claim(headers: Mapping[str, str], body: bytes) -> Claim | None:
-    """A body in the blob store; all of its headers or none."""
-    given = [name for name in (CLAIM, CLAIM_HASH, CLAIM_SIZE) if name in headers]
-    if not given:
-        return None
-    if len(given) < 3 or not headers[CLAIM] or not _SHA256.fullmatch(headers[CLAIM_HASH]):
-        raise _Wrong(f"`{CLAIM}` needs an address, `{CLAIM_HASH}` (SHA-256, hex) and `{CLAIM_SIZE}`")
-    if not _NUMBER.fullmatch(headers[CLAIM_SIZE]):
-        raise _Wrong(f"`{CLAIM_SIZE}` holds {headers[CLAIM_SIZE][:40]!r}, which is no number of bytes")
-    if body:
-        raise _Wrong(f"the record has a body and `{CLAIM}`, which says that its body lies elsewhere")
-    return Claim(headers[CLAIM], bytes.fromhex(headers[CLAIM_HASH]), int(headers[CLAIM_SIZE]))
 
 
 def _position(record: ConsumerRecord, headers: Mapping[str, str], place: LogPlace, names: Names) -> str:
@@ -300,7 +188,7 @@ def _position(record: ConsumerRecord, headers: Mapping[str, str], place: LogPlac
     if position is None:
         return Position(place, record.offset).text(names)
     if parse_position(names, position) is None:
-        raise _Wrong(f"the header `{POSITION}` is reserved for retries and holds no position")
+        raise Unreadable(f"the header `{POSITION}` is reserved for retries and holds no position")
     return position
 
 

@@ -12,11 +12,12 @@ from msgspec import structs
 
 from headrace.broker.contract import DeadLettered
 from headrace.broker.errors import BrokerError
+from headrace.broker.headers import Unreadable
 from headrace.broker.ids import new_request_id
 from headrace.broker.message import Message, RequestRef
 from headrace.broker.names import Names
 from headrace.broker.redis_streams.calls import BrokerCalls
-from headrace.broker.redis_streams.codec import Entry, Undecodable, decode, pairs, queue_of
+from headrace.broker.redis_streams.codec import Entry, decode, pairs, queue_of
 from headrace.broker.redis_streams.link import Link, Reply
 from headrace.broker.redis_streams.scripts import Scripts
 
@@ -73,9 +74,9 @@ class DeadLetters:
         queue = queue_of(stream, self._names)
         try:
             if queue is None:
-                raise Undecodable("it does not say which lane it came from")
+                raise Unreadable("it does not say which lane it came from")
             old = decode(Entry(stream, origin_id), flat, *queue, self._names)
-        except Undecodable as error:
+        except Unreadable as error:
             raise BrokerError(
                 f"{letter.position} cannot be replayed, since it is no message: {error}; publish it yourself "
                 "as it should be, and discard this letter"

@@ -33,11 +33,12 @@ from headrace.broker.contract import (
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.events import Failed, Finished
 from headrace.broker.fold import Fold
+from headrace.broker.headers import Unreadable
 from headrace.broker.message import Delivery, Lane, RequestRef
 from headrace.broker.names import Names
 from headrace.broker.redis_streams.bundle import Bundle
 from headrace.broker.redis_streams.calls import PAGE, SessionCalls, entry_of
-from headrace.broker.redis_streams.codec import Entry, Undecodable, check_pool, decode, pairs
+from headrace.broker.redis_streams.codec import Entry, check_pool, decode, pairs
 from headrace.broker.redis_streams.link import BLOCK_MS, Link, Reply
 from headrace.broker.redis_streams.logs import entry_place, log_entries, read_page
 from headrace.broker.redis_streams.looking import QueueLooker, TakenEntry
@@ -130,7 +131,7 @@ class RedisSession:
                 delivery = decode(
                     taken.entry, taken.fields, taken.lane, self._pool, self._names, taken.claimed
                 )
-            except Undecodable as error:
+            except Unreadable as error:
                 refused.append((taken.entry, str(error)))
             else:
                 deliveries.append(delivery)

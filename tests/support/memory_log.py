@@ -35,8 +35,9 @@ from headrace.broker.contract import (
     ResultLine,
     Stray,
 )
-from headrace.broker.errors import BrokerError, ReplyNotAllowed, UnknownCursor
+from headrace.broker.errors import BrokerError, UnknownCursor
 from headrace.broker.events import Logged
+from headrace.broker.headers import publishable_headers
 from headrace.broker.ids import new_request_id
 from headrace.broker.message import DEFAULT_POOL, Lane, Message, RequestRef
 from headrace.broker.names import POOL
@@ -80,11 +81,7 @@ class MemoryLog:
         shows when it is opened."""
         for message in messages:
             _check_pool(message.pool)
-            if message.reply_to is not None and not self.names.reply_allowed(message.reply_to):
-                raise ReplyNotAllowed(
-                    f"results cannot go to {message.reply_to!r}: reply topics begin with "
-                    f"{self.names.prefix}.reply."
-                )
+            publishable_headers(message, self.names)
         await self.cluster.hop()
         return [self._publish(message) for message in messages]
 
@@ -95,7 +92,7 @@ class MemoryLog:
             number = partition_number(RequestRef(message.request_id, message.tenant), self.cluster.width)
         self.cluster.open_pool(message.pool)
         partition = self.cluster.partitions[PartitionId(message.lane, number, message.pool)]
-        record = encode_message(message, self.cluster.clock.now_ms())
+        record = encode_message(message, self.names, self.cluster.clock.now_ms())
         offset = self.cluster.append(partition.requests, record)
         request_id = message.request_id or position(self.names, partition.id, offset)
         return Published(RequestRef(request_id, message.tenant))

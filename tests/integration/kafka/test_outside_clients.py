@@ -118,6 +118,6 @@ def test_rubbish_is_set_aside_with_a_reason_and_its_neighbours_go_on(kcat: Kcat)
     eventually(lambda: len(kcat.read(letters)) >= 2, "the dead letters")
     shown = "\n".join(kcat.read(letters, "%h %s\n"))
     assert "not valid UTF-8" in shown
-    assert "'tomorrow', which is no number" in shown
+    assert "'tomorrow', which is no unix time" in shown
     assert "no message" in shown
     assert kcat.lines(f"{kcat.prefix}.results", ["never"]) == []

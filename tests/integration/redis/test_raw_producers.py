@@ -75,7 +75,7 @@ async def test_all_fields_are_understood_and_unknown_ones_reach_the_result(
     ("fields", "reason"),
     [
         ({"text": "x"}, "no field `body`"),
-        ({"body": "x", "deadline": "tomorrow"}, "'tomorrow' is no unix time"),
+        ({"body": "x", "deadline": "tomorrow"}, "'tomorrow', which is no unix time"),
         ({"body": "x", "deadline": "1.5e3"}, "is no unix time"),
         ({"body": "x", "request-id": ""}, "request id has 0 characters"),
         ({"body": "x", "request-id": "r" * 513}, "request id has 513 characters"),
