@@ -26,7 +26,6 @@ from typing import Any, Protocol, TypeAlias
 
 import kafka.errors as ke
 from kafka import KafkaConsumer
-from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.coordinator.base import MemberState
 from kafka.structs import TopicPartition
 
@@ -35,6 +34,7 @@ from headrace.broker.kafka.assignor import MembershipLost
 from headrace.broker.kafka.bridge import tell
 from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.failures import translate
+from headrace.broker.kafka.rebalancing import RebalanceListener
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class OwnerThread:
         consumer = self._make()
         if consumer is None:
             return
-        listener = _Listener(self, consumer, self._options.release_s)
+        listener = RebalanceListener(self, consumer, self._options.release_s)
         try:
             self._join(consumer, listener)
             while not self._stopped.is_set() and not listener.lost and self._lease_runs():
@@ -172,7 +172,7 @@ class OwnerThread:
             self._turns.clear()
             self._close(consumer)
 
-    def _join(self, consumer: KafkaConsumer, listener: _Listener) -> None:
+    def _join(self, consumer: KafkaConsumer, listener: RebalanceListener) -> None:
         """Who leads the group deals out what it knows: that should be all from the first time on. (The public
         `partitions_for_topic` would ask for all topics of the cluster.)"""
         topics = list(self._options.topics)
@@ -189,7 +189,7 @@ class OwnerThread:
             self._wait_out(error)
             return None
 
-    def _poll(self, consumer: KafkaConsumer, listener: _Listener) -> None:
+    def _poll(self, consumer: KafkaConsumer, listener: RebalanceListener) -> None:
         # A poll that ends in the middle of a rebalance throws away what the group answers before the next.
         try:
             records = consumer.poll(timeout_ms=self._patience_ms(), max_records=_MOST_RECORDS)
@@ -296,44 +296,3 @@ def _unstick(consumer: KafkaConsumer) -> None:
     coordinator = consumer._coordinator
     if coordinator.rebalance_in_progress() and not coordinator.need_rejoin():
         coordinator.request_rejoin()
-
-
-class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no type hints
-    """Runs on kafka-python's I/O thread, while the owner thread waits in `poll`."""
-
-    def __init__(self, owner: OwnerThread, consumer: KafkaConsumer, release_s: float) -> None:
-        self._owner, self._consumer, self._release_s = owner, consumer, release_s
-        self.lost = False
-        self.closing = False  # all is said already
-
-    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        if self.lost:
-            return
-        # They stay paused until they are restored. The place keeps kafka-python from looking for one.
-        self._consumer.pause(*assigned)
-        for partition in assigned:
-            self._consumer.seek(partition, 0)
-        self._owner.tell_assigned(frozenset(assigned), self._consumer.group_metadata().member_id)
-        self._owner.look(self._consumer)
-
-    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        if self.closing:
-            return
-        self._owner.look(self._consumer)  # the new generation: what is flushed now must be fenced by it
-        released = threading.Event()
-        deadline = time.monotonic() + self._release_s
-        self._owner.tell_revoked(frozenset(revoked), released.set)
-        while not released.is_set() and time.monotonic() < deadline:
-            await self._consumer._net.sleep(0.002)  # its one way to wait without stopping the I/O thread
-        if not released.is_set():
-            self._lose("what is revoked was not let go of in time")
-
-    async def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
-        if not self.closing:
-            self._lose("the partitions are lost")
-
-    def _lose(self, why: str) -> None:
-        """Raises, since kafka-python would join the group again at once, claiming what is lost."""
-        self.lost = True
-        self._owner.look_away()
-        raise MembershipLost(why)

@@ -27,15 +27,12 @@ from collections.abc import AsyncIterator, Sequence
 from headrace.broker.backoff import Backoff
 from headrace.broker.contract import (
     Append,
-    DeadLetter,
-    Done,
     Opened,
     OpenOutcome,
     Serves,
     Settlement,
 )
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
-from headrace.broker.events import Terminal
 from headrace.broker.kafka.appender import Appender, Entry
 from headrace.broker.kafka.codec import Record, chunk_record
 from headrace.broker.kafka.connection import Connection
@@ -56,6 +53,7 @@ from headrace.broker.kafka.tenure import Tenure, claim_of
 from headrace.broker.kafka.topics import LaneTopics, group_of
 from headrace.broker.kafka.transactions import Transactions
 from headrace.broker.message import Delivery, Lane, RequestRef
+from headrace.broker.writing_rules import check_append, check_settlement
 
 logger = logging.getLogger(__name__)
 
@@ -201,14 +199,13 @@ class KafkaSession:
         self._check()
         answers, entries, chunks = [], list[Entry](), list[Record]()
         for item in batch:
+            check_append(item)
             tenure = self._tenure(item.delivery)
             written = tenure is not None and self._runs(tenure, item.delivery, item.epoch)
             answers.append(written)
             if tenure is not None and written:
                 key = log_key(item.delivery.ref)
                 entries += [Entry(tenure, key, event) for event in item.events]
-                assert all(event.epoch == item.epoch for event in item.events), "events of another epoch"
-                assert not any(isinstance(e, Terminal) for e in item.events), "terminal records are settled"
                 chunks += await self._chunks(item)
         await self._appender.append(entries, chunks)
         return answers
@@ -239,14 +236,10 @@ class KafkaSession:
 
     async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
         self._check()
+        check_settlement(epoch, settlement)
         tenure = self._tenure(delivery)
         if tenure is None:
             return False
-        terminal = settlement.terminal if isinstance(settlement, Done | DeadLetter) else None
-        assert terminal is None or terminal.epoch == epoch > 0, "a terminal record needs the epoch of `open`"
-        events = settlement.events if isinstance(settlement, Done) else ()
-        assert all(event.epoch == epoch for event in events), "events of another epoch"
-        assert terminal is not None or not events, "append what comes before no terminal record"
         if epoch and not tenure.runs_it(delivery, epoch):
             return False
         claim_of(delivery).settling = True

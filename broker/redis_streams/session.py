@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from headrace.broker.backoff import Backoff
 from headrace.broker.contract import (
     Append,
-    DeadLetter,
-    Done,
     Opened,
     OpenOutcome,
     PassOn,
@@ -31,7 +29,6 @@ from headrace.broker.contract import (
     Settlement,
 )
 from headrace.broker.errors import BrokerError, BrokerUnavailable
-from headrace.broker.events import Failed, Finished
 from headrace.broker.fold import Fold
 from headrace.broker.headers import Unreadable
 from headrace.broker.message import Delivery, Lane, RequestRef
@@ -46,6 +43,7 @@ from headrace.broker.redis_streams.registry import describe
 from headrace.broker.redis_streams.scripts import Scripts
 from headrace.broker.redis_streams.settings import Retention
 from headrace.broker.wire import decode_event
+from headrace.broker.writing_rules import check_append, check_settlement
 
 logger = logging.getLogger(__name__)
 
@@ -200,8 +198,7 @@ class RedisSession:
 
     async def append(self, batch: Sequence[Append]) -> list[bool]:
         for item in batch:
-            assert all(event.epoch == item.epoch for event in item.events), "events of another epoch"
-            assert not any(isinstance(event, Finished | Failed) for event in item.events), "settle these"
+            check_append(item)
         starts = range(0, len(batch), _APPENDS)
         calls = [self._calls.append(batch[start : start + _APPENDS]) for start in starts]
         answers = list(itertools.chain.from_iterable(await self._scripts.run_each(calls)))
@@ -211,13 +208,8 @@ class RedisSession:
         return [answer == _WRITTEN for answer in answers]
 
     async def settle(self, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
-        terminal = settlement.terminal if isinstance(settlement, Done | DeadLetter) else None
-        assert terminal is None or terminal.epoch == epoch > 0, "a terminal record needs the epoch of `open`"
-        events = settlement.events if isinstance(settlement, Done) else ()
-        assert all(event.epoch == epoch for event in events), "events of another epoch"
-        assert terminal is not None or not events, "append what comes before no terminal record"
+        check_settlement(epoch, settlement)
         if isinstance(settlement, PassOn):
-            assert epoch > 0, "its log says that it was passed on: open it first"
             check_pool(settlement.pool)
         answer = await self._scripts.run(self._calls.settle(delivery, epoch, settlement))
         if answer == _WRITTEN:
