@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from headrace.broker.blobs import BlobError, BlobUnreachable
-from headrace.broker.contract import Opened, Settlement
+from headrace.broker.contract import Append, Opened, Settlement
+from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Started
 from headrace.broker.lines.request import LineError
 from headrace.broker.message import Delivery, Lane, Message
@@ -183,17 +184,27 @@ class Serving:
             flight.fail(failures.poison(flight.deaths, was_read=flight.was_read))
         if flight.ending is None:
             await self._fetch(opened)
-        elif flight.terminal() is not None and self._may_be_read_in_passing:
+        elif flight.terminal() is not None and await self._may_be_read_in_passing(opened):
             # Its line carries the custom id, where that is at hand.
             message = flight.delivery.message
             reading = await self.means.room.together(lambda: self.means.preparer.read(message, None))
             flight.custom_id = reading.parsed.custom_id
 
-    @property
-    def _may_be_read_in_passing(self) -> bool:
-        """The body is here, and no more likely to kill its reader than any other."""
-        flight = self.flight
-        return flight.delivery.message.claim is None and (flight.was_read or not flight.doubtful)
+    async def _may_be_read_in_passing(self, opened: Opened) -> bool:
+        """Whether the body is here and not dreaded, and the log knows of the reading where it should."""
+        flight, means = self.flight, self.means
+        if flight.delivery.message.claim is not None:
+            return False
+        if flight.was_read or not flight.doubtful:
+            return True
+        if flight.deaths.lone or flight.deaths.all >= means.rules.quarantine_after:
+            return False
+        mark = Append(flight.delivery, flight.epoch, [self._statement(opened, len(flight.token_ids))])
+        try:
+            [written] = await means.session.append([mark])
+        except BrokerUnavailable:
+            return False
+        return written
 
     async def _fetch(self, opened: Opened) -> None:
         """Where its body is to be had, reads it; that of a suspect alone."""

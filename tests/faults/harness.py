@@ -19,11 +19,11 @@ from tests.faults.checker.record import RunRecord, write_record
 from tests.faults.measures import Figures, figures
 from tests.faults.proxy import Proxy
 from tests.faults.run import Run
-from tests.faults.scenarios.acts import until
+from tests.faults.scenarios.acts import until, write_clock
 from tests.faults.scenarios.scenario import STEP_MS, Scenario
 from tests.faults.stack import Stack, running_stack
 
-CLOCK = Path(__file__).parent / "clock"
+INSIDE = Path(__file__).parent / "inside"
 LEASES_S = {"redis": 1.0, "kafka": 1.5}
 _MOST_SHOWN = 20
 
@@ -133,19 +133,28 @@ async def _stack_for(scenario: Scenario, at: _At, proxy: Proxy | None) -> AsyncI
     sim = ("--engine", "sim", "--sim-step-ms", str(STEP_MS))
     first = ("--sim-first-token-ms", str(scenario.first_token_ms))
     url = at.server.url if proxy is None else at.server.through(proxy.port)
-    clock = {"PYTHONPATH": str(CLOCK), "HEADRACE_TEST_CLOCK": str(at.folder / "clock")}
     stack = running_stack(
         at.folder,
         *("--broker", url, "--prefix", at.prefix, *sim, *first, *scenario.options),
         consumers=scenario.consumers,
         lease_s=at.lease_s,
-        environment=clock if scenario.clock else {},
+        environment=_inside(scenario, at.folder),
     )
     started = await asyncio.to_thread(stack.__enter__)
     try:
         yield started
     finally:
         await asyncio.to_thread(stack.__exit__, None, None, None)
+
+
+def _inside(scenario: Scenario, folder: Path) -> dict[str, str]:
+    """Variables that make consumers different, see `inside`."""
+    variables = {}
+    if scenario.clock_s is not None:
+        variables["HEADRACE_TEST_CLOCK"] = str(write_clock(folder / "clock", scenario.clock_s))
+    if scenario.deadly:
+        variables["HEADRACE_TEST_DEADLY"] = scenario.deadly
+    return {"PYTHONPATH": str(INSIDE), **variables} if variables else {}
 
 
 def _tell(where: str, at: _At, found: list[Violation], stack: Stack) -> str:

@@ -170,16 +170,21 @@ class Run:
         reply_to: str = "",
         stream: bool = False,
         large: bool = False,
+        queue_timeout_s: float | None = None,
+        deadly: str = "",
     ) -> Accepted:
         """A line from a client that knows nothing of us. One whose fate is unknown is sent again if it has a
-        name, which is what names are for. `large`: its body goes into the store first."""
+        name, which is what names are for. `large`: its body goes into the store first. `deadly`: a word in it
+        that nobody survives, so that nobody can tell its custom id either."""
         self._made += 1
         number = self._made
         custom_id = f"{self.name}-{number}"
-        prompt = _prompt(custom_id, large=large)
+        prompt = _prompt(f"{custom_id} {deadly}".strip(), large=large)
         body = completion_line(custom_id, prompt, tokens, number)
         name = request_id or (f"named-{custom_id}" if named or self.breaks else "")
         fields = {"request-id": name, "reply-to": reply_to, "stream": "true" if stream else ""}
+        if queue_timeout_s is not None:
+            fields["queue-timeout"] = str(round(queue_timeout_s * 1000))
         headers = {field: value for field, value in fields.items() if value}
         if large:
             headers |= lay_down(self.store or self.stack.store, body)
@@ -190,7 +195,8 @@ class Run:
             await asyncio.sleep(0.1)
             position = await publish(self.raw, lane, body, headers)
         accepted = Accepted(
-            *(name or position, expected_text(prompt, tokens, number), ends, custom_id),
+            *(name or position, expected_text(prompt, tokens, number), ends),
+            custom_id="" if deadly else custom_id,
             lane=lane,
             body=body,
             topic=reply_to,

@@ -92,9 +92,12 @@ class Stack:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
-    def start_beside(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start_beside(
+        self, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """Another process of ours in the same installation; it is drained with the stack."""
-        process = _start([HEADRACE, *arguments], self.log_file, self.folder, self.environment)
+        variables = {**self.environment, **(environment or {})}
+        process = _start([HEADRACE, *arguments], self.log_file, self.folder, variables)
         self.extra.append(process)
         return process
 

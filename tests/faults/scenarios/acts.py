@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from tests.faults.run import Run
 from tests.faults.scenarios.scenario import FIRST_TOKEN_MS, STEP_MS
@@ -33,9 +34,18 @@ async def until(holds: Callable[[], bool], what: str, limit_s: float = 30.0) -> 
         await asyncio.sleep(0.05)
 
 
-def start_consumer(run: Run, *options: str) -> subprocess.Popen[bytes]:
+def write_clock(file: Path, offset_s: int) -> Path:
+    """By how much the wall clock is wrong for those whom the file was given to, from now on."""
+    file.with_suffix(".new").write_text(str(offset_s))
+    return file.with_suffix(".new").rename(file)
+
+
+def start_consumer(
+    run: Run, *options: str, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     return run.stack.start_beside(
         *("consumer", "--broker", run.stack.broker, "--prefix", run.prefix, "--lease", str(run.lease_s)),
         *("--grace", "0", "--engine", "sim", "--sim-step-ms", str(STEP_MS)),
         *("--sim-first-token-ms", str(FIRST_TOKEN_MS), *options),
+        environment=environment,
     )

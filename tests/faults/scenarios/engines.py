@@ -13,6 +13,7 @@ from tests.faults.scenarios.acts import until, victim_of
 from tests.faults.stack import alive, engine_of, pid_of
 
 _IN_COMPANY = 2  # deaths after which a request is tried alone
+DEADLY = "Deadly"
 
 
 async def poison(run: Run) -> None:
@@ -34,10 +35,11 @@ async def poison(run: Run) -> None:
 
 
 async def _strike(run: Run, started: Started) -> bool:
-    """Kills the engine that has just been given the request. One that waits for its turn in quarantine is in
-    no engine: a kill would hit another."""
+    """Kills the engine that has just been given the request. One that waits for its turn in quarantine, or
+    that is only about to be read, is in no engine: a kill would hit another."""
     owner = pid_of(started.consumer)
-    if owner is None or (started.deaths >= _IN_COMPANY and not started.alone):
+    waits = started.deaths >= _IN_COMPANY and not started.alone
+    if owner is None or waits or not started.fingerprint:
         return False
     await until(lambda: not alive(owner) or engine_of(owner) in run.stack.pids("engine"), "an engine")
     await asyncio.sleep(0.1)
@@ -45,6 +47,24 @@ async def _strike(run: Run, started: Started) -> bool:
     if engine is not None:
         run.stack.kill(engine)
     return engine is not None
+
+
+async def deadly_body(run: Run) -> None:
+    """A body that kills the consumer that parses it. The first one leaves no trace; from then on each death
+    is in the log before it happens, and after three of them alone nobody reads it any more."""
+    broker = await connect(run.server.url, prefix=run.prefix)
+    marks: list[Started] = []
+    try:
+        async with run.load(streams=4):
+            await asyncio.sleep(0.5)
+            bad = await run.publish(named=True, ends=("poisoned",), deadly=DEADLY)
+            async with asyncio.timeout(80):
+                async for logged in broker.watch(RequestRef(bad.request_id)):
+                    marks += [logged.event] if isinstance(logged.event, Started) else []
+    finally:
+        await broker.close()
+    known = [(mark.deaths, mark.lone_deaths, mark.alone) for mark in marks]
+    assert known == [(0, 0, False), (1, 0, False), (2, 0, True), (3, 1, True), (4, 2, True)], known
 
 
 async def engine_raises(run: Run) -> None:

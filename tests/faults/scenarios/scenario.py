@@ -17,8 +17,9 @@ STEP_MS, FIRST_TOKEN_MS = 10, 20
 class Scenario:
     """`inject` runs while answers stream; it is the same on every broker. `brokers`: where it can be.
     `selected`: where it is one for `make test`; all run in `make chaos`. `proxied`: consumers and gateways
-    reach the broker through our proxy. `breaks`: see `Run`. `clock`: its consumers have a wall clock of their
-    own."""
+    reach the broker through our proxy. `breaks`: see `Run`. `clock_s`: by how much the wall clock of its
+    consumers is wrong at first (None: it is the machine's). `deadly`: a body with this word kills whoever
+    parses it."""
 
     name: str
     inject: Inject
@@ -28,10 +29,12 @@ class Scenario:
     consumers: int = 2
     proxied: bool = False
     breaks: bool = False
-    clock: bool = False
+    clock_s: int | None = None
+    deadly: str = ""
     first_token_ms: int = FIRST_TOKEN_MS
 
     @property
     def shape(self) -> Hashable:
         """Scenarios of one shape can share their processes."""
-        return self.options, self.consumers, self.proxied, self.clock, self.first_token_ms
+        within = self.clock_s, self.deadly, self.first_token_ms
+        return self.options, self.consumers, self.proxied, *within

@@ -16,8 +16,15 @@ from tests.faults.scenarios.deaths import (
     everything_killed,
     gateways_killed,
 )
-from tests.faults.scenarios.ends import cancelled_and_expired, clock_jumps
-from tests.faults.scenarios.engines import engine_dies_by_itself, engine_hangs, engine_raises, poison
+from tests.faults.scenarios.ends import cancelled_and_expired, clock_jumps, clocks_disagree
+from tests.faults.scenarios.engines import (
+    DEADLY,
+    deadly_body,
+    engine_dies_by_itself,
+    engine_hangs,
+    engine_raises,
+    poison,
+)
 from tests.faults.scenarios.network import network_silent, replies_cut, writes_reordered
 from tests.faults.scenarios.ownership import consumers_come_and_go, consumers_frozen, static_twin
 from tests.faults.scenarios.scenario import Scenario
@@ -54,6 +61,7 @@ SCENARIOS = (
     Scenario("published_twice", published_twice),
     Scenario("readers_slow_or_gone", readers_slow_or_gone, selected=()),
     Scenario("poison", poison, first_token_ms=2_000),
+    Scenario("deadly_body", deadly_body, selected=("redis",), deadly=DEADLY),
     Scenario("engine_raises", engine_raises, selected=(), options=("--sim-fail-every", "7"), consumers=1),
     Scenario(
         *("engine_dies_by_itself", engine_dies_by_itself),
@@ -61,6 +69,7 @@ SCENARIOS = (
         options=("--sim-crash-after-steps", "150"),
     ),
     Scenario("engine_hangs", engine_hangs, selected=()),
-    Scenario("clock_jumps", clock_jumps, selected=("redis",), clock=True),
+    Scenario("clock_jumps", clock_jumps, selected=("redis",), clock_s=0),
+    Scenario("clocks_disagree", clocks_disagree, consumers=1, clock_s=3600),
     Scenario("cancelled_and_expired", cancelled_and_expired, selected=("redis",)),
 )

@@ -1,8 +1,9 @@
-"""A body that kills its reader: each death is in the log before it happens, and in the end nobody reads it."""
+"""A body that kills its reader: each death is in the log before it happens, in the end nobody reads it."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from headrace.broker.blobs import BlobStore, address_of
-from headrace.broker.contract import DeadLetter, Retry
+from headrace.broker.contract import DeadLetter, Done, Retry
 from headrace.broker.events import Delta, Event, Handed, Started
 from headrace.broker.fold import Deaths
 from headrace.broker.message import Claim, Delivery, Message
@@ -166,6 +167,18 @@ async def test_a_cancel_does_not_make_a_deadly_body_be_read(monkeypatch: pytest.
         rig.publish(again())
         await rig.settled()
         assert not reader.inside
+
+
+async def test_one_that_is_over_is_read_for_its_line_behind_a_mark() -> None:
+    async with Rig() as rig:
+        opened_before(rig)
+        rig.session.cancelled.add("r1")
+        rig.publish(again())
+        settlement = await rig.settled()
+        assert isinstance(settlement, Done)
+        assert settlement.line is not None
+        assert json.loads(settlement.line)["custom_id"] == "r1"
+        assert [start.fingerprint for start in rig.session.starts()] == [""]
 
 
 async def test_a_suspect_that_waits_for_its_turn_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

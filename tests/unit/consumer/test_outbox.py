@@ -180,7 +180,7 @@ def test_a_mark_goes_at_once_and_what_was_read_behind_it() -> None:
 
 
 def test_an_answer_that_begins_anew_behind_a_mark_does_so_whatever_becomes_of_the_append() -> None:
-    old = [started(1), Delta(1, 0, (1, 2), "old")]
+    old: list[Event] = [started(1), Delta(1, 0, (1, 2), "old")]
     for lands in (True, False):
         outbox = marked(fold(old))
         log = [*old, *outbox.take()]
@@ -194,7 +194,7 @@ def test_an_answer_that_begins_anew_behind_a_mark_does_so_whatever_becomes_of_th
 
 
 def test_a_mark_of_unknown_fate_is_made_again_under_the_new_epoch() -> None:
-    old = [started(1), Delta(1, 0, (1,), "a")]
+    old: list[Event] = [started(1), Delta(1, 0, (1,), "a")]
     for lands in (True, False):
         outbox = marked(fold(old), deaths=1)
         events = outbox.take()
