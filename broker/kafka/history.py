@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -25,6 +26,8 @@ Bounds: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 _AT_ONCE = 4
 _PAGE = 2_000
 _POLL_MS = 500
+_ENDING_S = 1.0
+_LOOK_S = 0.01
 
 
 class History:
@@ -32,6 +35,7 @@ class History:
 
     def __init__(self, clients: Clients, *, committed: bool = False) -> None:
         self._clients = clients
+        self._committed = committed
         self._level = "read_committed" if committed else "read_uncommitted"
         self._idle: list[ConsumerThread] = []
         self._room = asyncio.Semaphore(_AT_ONCE)
@@ -43,12 +47,25 @@ class History:
         if not wanted:
             return {}
         # The end first: what is appended meanwhile is then within the span, whatever the time says.
-        ends = await self._offsets(wanted, OffsetSpec.LATEST)
+        ends = await self._ends(wanted)
         starts = await self._offsets(wanted, OffsetSpec.EARLIEST)
         if since_ms is not None:
             found = await self._offsets(wanted, max(0, since_ms))
             starts = {p: ends[p] if found[p] < 0 else max(found[p], starts[p]) for p in wanted}
         return {p: (min(starts[p], ends[p]), ends[p]) for p in wanted}
+
+    async def _ends(self, wanted: list[TopicPartition]) -> dict[Any, int]:
+        """A transaction's end is acknowledged a moment before its records can be seen; one that is open is
+        not waited for much longer than that."""
+        ends = await self._offsets(wanted, OffsetSpec.LATEST)
+        if not self._committed:
+            return ends
+        written = await self._clients.end_offsets(wanted)
+        deadline = time.monotonic() + _ENDING_S
+        while any(ends[p] < written[p] for p in wanted) and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_S)
+            ends = await self._offsets(wanted, OffsetSpec.LATEST)
+        return ends
 
     async def _offsets(self, partitions: list[TopicPartition], spec: OffsetSpec | int) -> dict[Any, int]:
         return await self._clients.offsets(partitions, spec, self._level)

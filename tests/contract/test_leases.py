@@ -147,7 +147,7 @@ async def test_what_is_released_by_a_session_that_closes_goes_to_another_at_once
         epoch = writer.epoch
     assert await holder.settle(delivery, epoch, Release())
     await case.leave(holder)
-    (again,) = await other.pull(1, case.lease_ms // 4)
+    (again,) = await other.pull(1, case.lease_ms * 3 // 4)
     assert (again.position, again.ref) == (delivery.position, ref)
     successor = await Writer.open(other, again)
     assert successor.fold.text == ("a" if opened else "")
