@@ -89,10 +89,11 @@ class Valkey:
 
 
 class Kafka:
-    """One node, or three. `options` stand in its address: small topics, short delays."""
+    """One node, or three. `OPTIONS` stand in its address: small topics, short delays. Each topic is spread by
+    itself, so a third consumer needs a third partition."""
 
     kind: Kind = "kafka"
-    OPTIONS = "partitions=2&delays=1s"
+    OPTIONS = "partitions=3&delays=1s"
 
     def __init__(self, folder: Path, nodes: int = 1) -> None:
         self._listener, self.proxy_port, own = (_free_port() for _ in range(3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import subprocess
 
 from tests.faults.run import Run
@@ -57,8 +58,14 @@ async def consumers_come_and_go(run: Run) -> None:
             ready = run.stack.folder / f"third-{number}.json"
             third = start_consumer(run, "--ready-file", str(ready))
             await until(ready.exists, "the third consumer", 60)
-            await asyncio.sleep(1.5)
+            await until(functools.partial(_has_worked, run, third.pid), "work for the third consumer")
+            await asyncio.sleep(0.5)
             third.terminate()
             status = await asyncio.to_thread(third.wait, 20)
             assert status == 0, f"a drain that ended with status {status}"
     assert not any(event.kind == "restarted" for reader in run.readers for event in reader.shown)
+
+
+def _has_worked(run: Run, pid: int) -> bool:
+    """Whether a reader was shown that this consumer began or took over its answer."""
+    return any(pid_of(event.consumer) == pid for reader in run.readers for event in reader.shown)

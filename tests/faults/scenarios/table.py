@@ -27,6 +27,7 @@ from tests.faults.scenarios.engines import (
 )
 from tests.faults.scenarios.network import network_silent, replies_cut, writes_reordered
 from tests.faults.scenarios.ownership import consumers_come_and_go, consumers_frozen, static_twin
+from tests.faults.scenarios.reordering import deliveries_reordered
 from tests.faults.scenarios.scenario import Scenario
 from tests.faults.scenarios.store import store_away
 from tests.faults.scenarios.streams import streamed_replies
@@ -59,6 +60,7 @@ SCENARIOS = (
     Scenario("network_silent", network_silent, selected=(), proxied=True),
     Scenario("store_away", store_away),
     Scenario("published_twice", published_twice),
+    Scenario("deliveries_reordered", deliveries_reordered),
     Scenario("readers_slow_or_gone", readers_slow_or_gone, selected=()),
     Scenario("poison", poison, first_token_ms=2_000),
     Scenario("deadly_body", deadly_body, selected=("redis",), deadly=DEADLY),
