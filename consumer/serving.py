@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from msgspec import structs
-
-from headrace.broker.blobs import BlobError, BlobUnreachable
-from headrace.broker.contract import Append, Opened, Settlement
-from headrace.broker.errors import BrokerUnavailable
-from headrace.broker.events import Started
-from headrace.broker.lines.request import LineError
-from headrace.broker.message import Delivery, Lane, Message
+from headrace.broker.contract import Settlement
+from headrace.broker.message import Delivery, Lane
 from headrace.consumer import failures
 from headrace.consumer.doom import Doom
-from headrace.consumer.elsewhere import redirect
 from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.fair_queue import Ticket
 from headrace.consumer.inflight import InFlight, Phase
 from headrace.consumer.means import Means
 from headrace.consumer.ownership import first_open, settle_for_sure
-from headrace.consumer.prepare import Reading
+from headrace.consumer.preparation import Preparation
 from headrace.consumer.results import settlement
 from headrace.consumer.timing import Timing
 
-SEED_BITS = 63  # fits every signed and unsigned 64-bit field on its way
 BYTES_PER_TOKEN = 4  # of a prompt, roughly; put right when the request ends
 
 
@@ -152,7 +143,7 @@ class Serving:
         means.broker_clock.heard(opened.now_ms)
         self._judge_times(opened.now_ms)
         await self._until(lambda: self.admitted or flight.ending is not None)
-        await self._prepare(opened)
+        await Preparation(flight, means, opened, self._until).run()
 
     def _judge_times(self, now_ms: int) -> None:
         """By the broker's clock, which has the last word."""
@@ -175,121 +166,6 @@ class Serving:
         assert timing.limit_ms is not None
         waited_ms = round(self.means.broker_clock.now_ms()) - timing.published_ms
         self.flight.fail(failures.overdue(self.lane, waited_ms, timing.limit_ms))
-
-    # -------------------------------------------------------------------------------------- preparing
-
-    async def _prepare(self, opened: Opened) -> None:
-        flight = self.flight
-        if flight.ending is None and flight.deaths.lone >= self.means.rules.poison_deaths:
-            flight.fail(failures.poison(flight.deaths, was_read=flight.was_read))
-        if flight.ending is None:
-            await self._fetch(opened)
-        elif flight.terminal() is not None and await self._may_be_read_in_passing(opened):
-            # Its line carries the custom id, where that is at hand.
-            message = flight.delivery.message
-            reading = await self.means.room.together(lambda: self.means.preparer.read(message, None))
-            flight.custom_id = reading.parsed.custom_id
-
-    async def _may_be_read_in_passing(self, opened: Opened) -> bool:
-        """Whether the body is here and not dreaded, and the log knows of the reading where it should."""
-        flight, means = self.flight, self.means
-        if flight.delivery.message.claim is not None:
-            return False
-        if flight.was_read or not flight.doubtful:
-            return True
-        if flight.deaths.lone or flight.deaths.all >= means.rules.quarantine_after:
-            return False
-        mark = Append(flight.delivery, flight.epoch, [self._statement(opened, len(flight.token_ids))])
-        try:
-            [written] = await means.session.append([mark])
-        except BrokerUnavailable:
-            return False
-        return written
-
-    async def _fetch(self, opened: Opened) -> None:
-        """Where its body is to be had, reads it; that of a suspect alone."""
-        flight, means, message = self.flight, self.means, self.flight.delivery.message
-        if message.claim is not None:
-            try:
-                message = await means.preparer.fetch(message)
-            except BlobUnreachable as error:
-                means.retries.put_off(flight, str(error))
-                return
-            except BlobError as error:
-                flight.fail(failures.body_gone(str(error)))
-                return
-        if flight.doubtful and flight.deaths.all >= means.rules.quarantine_after:
-            async with means.room.alone(lambda: self._is_over):
-                await self._mark(opened, alone=True)
-                await self._read(message, opened)
-                await self._until(lambda: self._is_over or flight.stated_in_company)
-        else:
-            if flight.doubtful:
-                await self._mark(opened, alone=False)
-            await means.room.together(lambda: self._read(message, opened))
-
-    async def _mark(self, opened: Opened, *, alone: bool) -> None:
-        """Returns once the log says who has the request, or it is over."""
-        flight = self.flight
-        if self._is_over:
-            return
-        started = self._statement(opened, len(flight.token_ids))
-        flight.mark(structs.replace(started, alone=alone), self.means.clock())
-        self.means.publisher.wake()
-        await self._until(lambda: self._is_over or flight.stated is not None)
-
-    @property
-    def _is_over(self) -> bool:
-        return self.flight.ending is not None
-
-    async def _read(self, message: Message, opened: Opened) -> None:
-        flight = self.flight
-        if self._is_over:
-            return
-        resumes = flight.resumable(self.means.fingerprint)
-        kept = flight.token_ids.copy() if resumes else []
-        reading = await self.means.preparer.read(message, kept)
-        await self._take_in(reading, opened, len(kept), flight.last_seed if resumes else None)
-
-    async def _take_in(self, reading: Reading, opened: Opened, kept: int, last_seed: int | None) -> None:
-        flight, parsed, prepared = self.flight, reading.parsed, reading.prepared
-        flight.custom_id = parsed.custom_id
-        if isinstance(parsed, LineError):
-            flight.fail(failures.refused(parsed))
-            return
-        flight.parsed = parsed
-        if isinstance(prepared, LineError):
-            flight.fail(failures.refused(prepared))
-        elif prepared is None:
-            assert parsed.model is not None, "one that names no model is for anybody"
-            await redirect(flight, parsed.model, self.means)
-        elif flight.ending is None:
-            flight.begin(prepared, self._started(opened, kept, last_seed), self.means.clock())
-            self.means.publisher.wake()
-            self.means.placement.add(flight)
-
-    def _started(self, opened: Opened, kept: int, last_seed: int | None) -> Started:
-        seed = self._seed() if last_seed is None else last_seed
-        return self._statement(opened, kept, seed, self.means.fingerprint)
-
-    def _statement(self, opened: Opened, kept: int, seed: int = 0, fingerprint: str = "") -> Started:
-        return Started(
-            epoch=self.flight.epoch,
-            consumer=self.means.session.name,
-            delivery=self.flight.position,
-            seed=seed,
-            body_hash=self.flight.body_hash,
-            fingerprint=fingerprint,
-            kept=kept,
-            at_ms=opened.now_ms,
-            deaths=self.flight.deaths.all,
-            lone_deaths=self.flight.deaths.lone,
-        )
-
-    def _seed(self) -> int:
-        assert self.flight.parsed is not None
-        wanted = self.flight.parsed.sampling.seed
-        return random.getrandbits(SEED_BITS) if wanted is None else wanted & ((1 << SEED_BITS) - 1)
 
     # ---------------------------------------------------------------------------------------- ending
 
