@@ -6,7 +6,7 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit
@@ -21,13 +21,19 @@ Kind: TypeAlias = Literal["redis", "kafka"]
 
 
 class Server(Protocol):
-    """All methods block."""
+    """All methods block. `fill_disk`: the write that does not fit ends the server; one that is started again
+    has room."""
 
     @property
     def kind(self) -> Kind: ...
 
     @property
     def url(self) -> str: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def fill_disk(self, room: int) -> None: ...
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -81,11 +87,8 @@ class Valkey:
         self._embedded.stop()
 
     def fill_disk(self, room: int) -> None:
-        """Leaves room for so many bytes in the append-only file. The write that does not fit ends the server,
-        as a full disk does under `appendfsync always`: it could not keep its promise. One that is started
-        again has room."""
-        size = max(path.stat().st_size for path in self._folder.glob("appendonlydir/*.incr.aof"))
-        resource.prlimit(self._embedded.pid, resource.RLIMIT_FSIZE, (size + room, resource.RLIM_INFINITY))
+        """Leaves room for so many bytes in the append-only file."""
+        _limit_files(self._embedded.pid, self._folder.glob("appendonlydir/*.incr.aof"), room)
 
 
 class Kafka:
@@ -101,6 +104,7 @@ class Kafka:
         port = own if nodes == 1 else 0
         options = KafkaOptions(nodes=nodes, port=port, heap_mb=HEAP_MB, properties=properties)
         self._embedded = EmbeddedKafka(folder, options)
+        self._folder = folder
         self._nodes = range(1, nodes + 1)
 
     def _two_listeners(self, own: int) -> dict[str, str]:
@@ -132,6 +136,15 @@ class Kafka:
         for node in self._nodes:
             self._embedded.kill(node)
 
+    @property
+    def alive(self) -> bool:
+        return self._embedded.alive
+
+    def fill_disk(self, room: int) -> None:
+        """Leaves room for so many bytes in the longest segment of the first node; none in any other file that
+        is as long."""
+        _limit_files(self._embedded.pid(), self._folder.glob("node-1/**/*-*/*.log"), room)
+
     def kill_node(self, node: int) -> None:
         self._embedded.kill(node)
 
@@ -143,6 +156,13 @@ class Kafka:
 
     def stop(self) -> None:
         self._embedded.stop()
+
+
+def _limit_files(pid: int, files: Iterable[Path], room: int) -> None:
+    """No file of the process may grow beyond the longest of these by more than `room` bytes: its writes fail
+    as on a full disk, and nobody need be root for it."""
+    longest = max(path.stat().st_size for path in files)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (longest + room, resource.RLIM_INFINITY))
 
 
 @contextlib.contextmanager
