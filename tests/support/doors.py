@@ -34,8 +34,9 @@ class Door(Protocol):
     def publish(self, lane: str, body: bytes | None, fields: Mapping[bytes, bytes]) -> None:
         """Returns once the broker has it, behind all that was published before."""
 
-    def publish_from_another_time(self, lane: str, body: bytes, shift_ms: int) -> None:
-        """The same from a machine whose clock is wrong by so much, as far as a client has a say in that."""
+    def publish_from_another_time(self, lane: str, body: bytes, shift_ms: int, timeout_s: int) -> None:
+        """The same from a machine whose clock is wrong by so much, as far as a client has a say in that.
+        `timeout_s`: how long it may wait, where the client has none."""
 
     def refuses(self, lane: str, body: bytes) -> bool:
         """Whether the broker itself does not take it; else it lies there."""
@@ -55,8 +56,9 @@ class RedisDoor:
         rest = {} if body is None else {b"body": body}
         self._redis.xadd(f"{self.prefix}.requests.{lane}", {**fields, **rest})
 
-    def publish_from_another_time(self, lane: str, body: bytes, shift_ms: int) -> None:
-        """An id says when; the server refuses one that is older than the last."""
+    def publish_from_another_time(self, lane: str, body: bytes, shift_ms: int, timeout_s: int) -> None:
+        """An id says when; the server refuses one that is older than the last. So it says for how long the
+        request has waited, too."""
         seconds, micros = self._redis.time()
         at = f"{seconds * 1000 + micros // 1000 + shift_ms}-0"
         with suppress(redis.ResponseError):
@@ -102,8 +104,9 @@ class KafkaDoor:
         headers = [(name.decode(), value) for name, value in fields.items()]
         self._send(lane, value=body, headers=headers)
 
-    def publish_from_another_time(self, lane: str, body: bytes, shift_ms: int) -> None:
-        self._send(lane, value=body, timestamp_ms=round(time.time() * 1000) + shift_ms)
+    def publish_from_another_time(self, lane: str, body: bytes, shift_ms: int, timeout_s: int) -> None:
+        headers = [("queue-timeout", f"{timeout_s * 1000}".encode())]
+        self._send(lane, value=body, headers=headers, timestamp_ms=round(time.time() * 1000) + shift_ms)
 
     def refuses(self, lane: str, body: bytes) -> bool:
         try:
