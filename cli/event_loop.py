@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-# For how long a thread may keep the interpreter while another one waits. kafka-python's clients run on threads
-# in pure Python: with Python's 5 ms, a token that passes four of them waits for longer than it travels.
+# For how long a thread may keep the interpreter while another one waits. kafka-python's clients run on
+# threads, in pure Python: with Python's 5 ms, a token that passes four of them waits longer than it travels.
 SWITCH_S: Final = 0.0005
 
 
