@@ -241,6 +241,14 @@ class DeadLettered:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneDepth:
+    """How many deliveries of a lane wait, and whether it is paused."""
+
+    waiting: int
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LaneStats:
     """`waiting`: not delivered yet; `leased`: with a consumer; `oldest_ms`: age of the oldest waiting;
     `paused`: nobody takes from it until it is resumed."""
@@ -335,6 +343,9 @@ class Broker(Protocol):
         """Removes dead letters; returns how many there were."""
 
     async def stats(self, pool: str = DEFAULT_POOL) -> QueueStats: ...
+
+    async def depths(self, pool: str = DEFAULT_POOL) -> dict[Lane, LaneDepth]:
+        """The part of `stats` that is cheap: for who asks again and again."""
 
     async def pools(self) -> list[str]:
         """Pools that have, or had, consumers or requests; the default one is always among them."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from headrace.broker.contract import ConsumerEntry, QueueStats
+from headrace.broker.contract import ConsumerEntry, LaneDepth
 from headrace.broker.errors import BrokerError
 from headrace.broker.message import Lane
 from headrace.consumer.window import fair_room
@@ -25,7 +25,7 @@ class Registry(Protocol):
 
     async def consumers(self) -> list[ConsumerEntry]: ...
 
-    async def stats(self, pool: str = ...) -> QueueStats: ...
+    async def depths(self, pool: str = ...) -> dict[Lane, LaneDepth]: ...
 
 
 class Neighbours:
@@ -83,13 +83,13 @@ class Neighbours:
         """Asks how much waits. A broker that does not answer leaves no room: nothing is held back from
         peers."""
         try:
-            stats = await self._registry.stats(self._pool)
+            depths = await self._registry.depths(self._pool)
             entries = await self._consumers()
         except BrokerError as error:
             log.debug("the backlog is not known: %s", error)
             self._backlog = 0.0
             return
-        lanes = {lane: stats.lanes[lane] for lane in self._lanes if lane in stats.lanes}
-        self.paused = frozenset(lane for lane, lane_stats in lanes.items() if lane_stats.paused)
+        lanes = {lane: depths[lane] for lane in self._lanes if lane in depths}
+        self.paused = frozenset(lane for lane, depth in lanes.items() if depth.paused)
         self._backlog = sum(one.waiting for lane, one in lanes.items() if lane not in self.paused)
         self._peers = max(1, sum(entry.pool == self._pool for entry in entries))

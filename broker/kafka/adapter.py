@@ -22,6 +22,7 @@ from headrace.broker.contract import (
     ConsumerEntry,
     ConsumerSession,
     DeadLettered,
+    LaneDepth,
     Published,
     PublishResult,
     QueueStats,
@@ -172,6 +173,9 @@ class KafkaBroker:
 
     async def consumers(self) -> list[ConsumerEntry]:
         return await self._figures.consumers(self._own_reports())
+
+    async def depths(self, pool: str = DEFAULT_POOL) -> dict[Lane, LaneDepth]:
+        return await self._figures.depths(pool, self._own_reports())
 
     async def pools(self) -> list[str]:
         others = {lane.pool for lane in await self._at.topics.existing()} - {DEFAULT_POOL}

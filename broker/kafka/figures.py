@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from headrace.broker.contract import ConsumerEntry, LaneStats, Lease, QueueStats, Stray
+from headrace.broker.contract import ConsumerEntry, LaneDepth, LaneStats, Lease, QueueStats, Stray
 from headrace.broker.kafka.clients import ConsumerThread
 from headrace.broker.kafka.commits import Committed, decode_metadata
 from headrace.broker.kafka.connection import Connection
@@ -43,6 +43,15 @@ class _Standing:
         return max(start, min(self.committed[partition].base, end)), end
 
 
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Deliveries of a lane, in these partitions."""
+
+    partitions: Sequence[TopicPartition]
+    waiting: int
+    leased: int
+
+
 class Figures:
     """`sessions` of this connection are asked themselves; those of others by what they report."""
 
@@ -67,6 +76,21 @@ class Figures:
             retrying=await self._retrying(waiting),
             dead_letters=await self._letters.count(),
         )
+
+    async def depths(self, pool: str, own: Mapping[str, Report]) -> dict[Lane, LaneDepth]:
+        """The same as `stats` says of them, without reading a record."""
+        control = await self._at.control.read_to_end()
+        leases = self._leases(pool, {**control.reports, **own})
+        topics = await self._at.topics.existing([pool])
+        requests = await self._standing(pool, [lane.requests for lane in topics], topics, self._at.history)
+        by_lane = {lane.lane: lane for lane in topics}
+        return {
+            lane: LaneDepth(
+                waiting=_count(lane, by_lane.get(lane), requests, leases).waiting,
+                paused=self._at.control.is_paused(lane, pool),
+            )
+            for lane in Lane
+        }
 
     async def consumers(self, own: Mapping[str, Report]) -> list[ConsumerEntry]:
         control = await self._at.control.read_to_end()
@@ -113,34 +137,27 @@ class Figures:
         standing: _Standing,
         leases: Sequence[Lease],
     ) -> LaneStats:
-        """Unfinished records by the commits, less what is reported as held (taken to be the oldest)."""
-        paused = self._at.control.is_paused(lane, pool)
-        partitions = [] if topics is None else standing.of([topics.requests])
-        pending = sum(standing.unfinished(partition) for partition in partitions)
-        leased = min(pending, sum(lease.held for lease in leases if lease.lane is lane))
-        oldest_ms = 0
-        if pending > leased:
-            stamped_ms = await self._oldest_waiting(standing, partitions, leased)
+        count, oldest_ms = _count(lane, topics, standing, leases), 0
+        if count.waiting:
+            stamped_ms = await self._oldest_waiting(standing, count)
             oldest_ms = max(0, self._at.clock.now_ms() - stamped_ms)
-        return LaneStats(pending - leased, leased, oldest_ms, paused)
+        return LaneStats(count.waiting, count.leased, oldest_ms, self._at.control.is_paused(lane, pool))
 
-    async def _oldest_waiting(
-        self, standing: _Standing, partitions: Sequence[TopicPartition], leased: int
-    ) -> int:
+    async def _oldest_waiting(self, standing: _Standing, count: _Count) -> int:
         """When the oldest record that nobody holds was published; that of the newest looked at, where more
         are held than are looked at."""
         spans = {}
-        for partition in partitions:
+        for partition in count.partitions:
             start, end = standing.span(partition)
             beyond = len(standing.committed[partition].beyond)
-            spans[partition] = (start, min(end, start + beyond + min(leased + 1, _LOOKED_AT)))
+            spans[partition] = (start, min(end, start + beyond + min(count.leased + 1, _LOOKED_AT)))
 
         records = await self._at.history.all(
             spans,
             lambda r: not standing.committed[TopicPartition(r.topic, r.partition)].finished(r.offset),
         )
         stamped = sorted(record.timestamp for record in records)
-        return stamped[min(leased, len(stamped) - 1)] if stamped else self._at.clock.now_ms()
+        return stamped[min(count.leased, len(stamped) - 1)] if stamped else self._at.clock.now_ms()
 
     async def _retrying(self, standing: _Standing) -> int:
         """Transactions leave marks among delayed records, so these are counted one by one, up to a bound."""
@@ -176,6 +193,14 @@ class Figures:
                 group_id=group, isolation_level="read_committed"
             )
         return await self._groups[group].call(lambda consumer: _read_commits(consumer, partitions))
+
+
+def _count(lane: Lane, topics: LaneTopics | None, standing: _Standing, leases: Sequence[Lease]) -> _Count:
+    """Unfinished records by the commits, less what is reported as held (taken to be the oldest)."""
+    partitions = [] if topics is None else standing.of([topics.requests])
+    unfinished = sum(standing.unfinished(partition) for partition in partitions)
+    leased = min(unfinished, sum(lease.held for lease in leases if lease.lane is lane))
+    return _Count(partitions, unfinished - leased, leased)
 
 
 def _read_commits(

@@ -23,6 +23,7 @@ from headrace.broker.contract import (
     ConsumerEntry,
     ConsumerSession,
     DeadLettered,
+    LaneDepth,
     LaneStats,
     Lease,
     Published,
@@ -153,6 +154,10 @@ class RedisBroker:
             stats[lane] = LaneStats(waiting, leased, oldest_ms, bool(paused))
             leases += [Lease(lane, name.decode(), count, idle_ms) for name, count, idle_ms in held]
         return QueueStats(stats, leases, retrying, dead_letters)
+
+    async def depths(self, pool: str = DEFAULT_POOL) -> dict[Lane, LaneDepth]:
+        lanes = (await self.stats(pool)).lanes
+        return {lane: LaneDepth(stats.waiting, stats.paused) for lane, stats in lanes.items()}
 
     async def pools(self) -> list[str]:
         named = await self._link.call("SMEMBERS", self._names.pools)

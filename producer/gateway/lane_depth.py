@@ -77,8 +77,8 @@ class _Pool:
 
     async def _ask(self) -> dict[Lane, int]:
         counted = self.added.copy()
-        stats = await self._broker.stats(self._pool)
-        waiting = {lane: found.waiting for lane, found in stats.lanes.items()}
+        depths = await self._broker.depths(self._pool)
+        waiting = {lane: depth.waiting for lane, depth in depths.items()}
         for lane, now in waiting.items():
             if lane in self._before:
                 self.rates[lane].observe(max(0, self._before[lane] + counted[lane] - now))

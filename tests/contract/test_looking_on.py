@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headrace.broker.contract import DeadLetter, Retry
+from headrace.broker.contract import DeadLetter, LaneDepth, Retry
 from headrace.broker.errors import UnknownCursor
 from headrace.broker.message import Lane, Message
 from tests.contract.case import Case
@@ -16,6 +16,7 @@ from tests.contract.steps import (
     Writer,
     publish,
     read_results,
+    take,
     take_all,
 )
 
@@ -120,3 +121,14 @@ async def test_the_figures_name_who_holds_what_and_how_old_the_oldest_is(case: C
     standard = stats.lanes[Lane.STANDARD]
     assert (standard.waiting, standard.leased) == (1, 1)
     assert case.lease_ms // 2 <= standard.oldest_ms < 60_000
+
+
+async def test_depths_are_those_of_the_figures(case: Case) -> None:
+    session = await case.consume()
+    await case.pause(Lane.STANDARD)
+    await publish(case.broker, *(Message(BODY, f"r{i}", lane=Lane.BATCH) for i in range(3)))
+    await publish(case.broker, Message(BODY, "s", lane=Lane.STANDARD))
+    await take(case, session)
+    depths, stats = await case.broker.depths(), await case.broker.stats()
+    assert depths == {lane: LaneDepth(one.waiting, one.paused) for lane, one in stats.lanes.items()}
+    assert (depths[Lane.BATCH], depths[Lane.STANDARD]) == (LaneDepth(2), LaneDepth(1, paused=True))

@@ -27,6 +27,7 @@ from headrace.broker.contract import (
     CancelResult,
     ConsumerEntry,
     DeadLettered,
+    LaneDepth,
     LaneStats,
     Lease,
     Published,
@@ -252,6 +253,10 @@ class MemoryLog:
             retrying=sum(1 for p in partitions for _ in p.delayed()),
             dead_letters=len(self._letters()),
         )
+
+    async def depths(self, pool: str = DEFAULT_POOL) -> dict[Lane, LaneDepth]:
+        lanes = (await self.stats(pool)).lanes
+        return {lane: LaneDepth(stats.waiting, stats.paused) for lane, stats in lanes.items()}
 
     async def pools(self) -> list[str]:
         return list(self.cluster.pools)

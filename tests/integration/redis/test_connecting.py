@@ -118,7 +118,7 @@ async def test_a_wrong_password_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["amqp://localhost", "localhost:6379", "", "http://x", "redis"])
 async def test_an_address_of_another_kind_is_refused_with_those_that_are_known(url: str) -> None:
-    with pytest.raises(BrokerError, match="(use one of|begins with) redis://, rediss://, unix://"):
+    with pytest.raises(BrokerError, match=r"(use one of|begins with) redis://, rediss://, unix://"):
         await connect(url)
 
 

@@ -16,10 +16,9 @@ from headrace.broker.contract import (
     ConsumerEntry,
     DeadLetter,
     Done,
-    LaneStats,
+    LaneDepth,
     Opened,
     OpenOutcome,
-    QueueStats,
     Release,
     Retry,
     Serves,
@@ -259,7 +258,7 @@ class FakeRegistry:
 
     def __init__(self) -> None:
         self.entries: list[ConsumerEntry] = []
-        self.lanes: dict[Lane, LaneStats] = {}
+        self.lanes: dict[Lane, LaneDepth] = {}
         self.away = False
 
     def enter(self, pool: str, *models: str) -> None:
@@ -270,10 +269,10 @@ class FakeRegistry:
             raise BrokerUnavailable("the registry is away")
         return list(self.entries)
 
-    async def stats(self, pool: str = "") -> QueueStats:
+    async def depths(self, pool: str = "") -> dict[Lane, LaneDepth]:
         if self.away:
             raise BrokerUnavailable("the registry is away")
-        return QueueStats(self.lanes, [], 0, 0)
+        return dict(self.lanes)
 
 
 class FakeEngine:

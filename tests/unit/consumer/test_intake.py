@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from headrace.broker.contract import Done, LaneStats, OpenOutcome, Release
+from headrace.broker.contract import Done, LaneDepth, OpenOutcome, Release
 from headrace.broker.events import Delta, Failed, Finished, Started
 from headrace.broker.message import Lane
 from headrace.broker.queue_policy import QueuePolicy
@@ -15,7 +15,7 @@ from headrace.consumer.intake import FULL_WAIT_MS, PULL_WAIT_MS
 from headrace.consumer.settings import ConsumerSettings
 from tests.unit.consumer.fakes import FINGERPRINT, NOW_MS, Rig, delivery, eventually, settings_for_tests
 
-BACKLOG = {Lane.BATCH: LaneStats(1000, 0, 0), Lane.STANDARD: LaneStats(1000, 0, 0)}
+BACKLOG = {Lane.BATCH: LaneDepth(1000), Lane.STANDARD: LaneDepth(1000)}
 
 
 def settings(*, slots: int = 1, reserve: int = 0, times: int = 8, **changes: object) -> ConsumerSettings:
@@ -66,7 +66,7 @@ async def test_those_that_wait_are_neither_opened_nor_started() -> None:
 
 async def test_a_small_backlog_is_left_to_the_peers() -> None:
     async with Rig(settings(slots=2)) as rig:
-        rig.registry.lanes = {Lane.STANDARD: LaneStats(3, 0, 0)}
+        rig.registry.lanes = {Lane.STANDARD: LaneDepth(3)}
         rig.registry.enter("", "words")
         rig.registry.enter("", "words")
         rig.publish(*(delivery(f"r{n}") for n in range(5)))
@@ -217,7 +217,7 @@ async def test_a_drain_hands_those_that_wait_back_at_once_and_unopened() -> None
 async def test_those_that_wait_of_a_lane_that_is_paused_go_back() -> None:
     async with Rig(settings()) as rig:
         await busy(rig, "first")
-        rig.registry.lanes = {**BACKLOG, Lane.BATCH: LaneStats(1000, 0, 0, paused=True)}
+        rig.registry.lanes = {**BACKLOG, Lane.BATCH: LaneDepth(1000, paused=True)}
         rig.publish(delivery("batch", lane=Lane.BATCH), delivery("standard"))
         assert await rig.settled("batch") == Release()
         assert rig.worker.in_flight == 2

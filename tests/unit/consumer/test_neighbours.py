@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.contract import LaneStats
+from headrace.broker.contract import LaneDepth
 from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.message import Lane
 from headrace.consumer.neighbours import FRESH_S, Neighbours
@@ -55,9 +55,9 @@ async def test_a_registry_that_is_away_is_told() -> None:
 async def test_the_room_is_a_part_of_our_share_of_the_backlog_and_shrinks_as_we_pull() -> None:
     registry = FakeRegistry()
     registry.lanes = {
-        Lane.BATCH: LaneStats(70, 5, 0),
-        Lane.STANDARD: LaneStats(30, 5, 0),
-        Lane.INTERACTIVE: LaneStats(1000, 0, 0),  # not one of our lanes
+        Lane.BATCH: LaneDepth(70),
+        Lane.STANDARD: LaneDepth(30),
+        Lane.INTERACTIVE: LaneDepth(1000),  # not one of our lanes
     }
     registry.enter("ours", "a")
     registry.enter("ours", "a")
@@ -74,7 +74,7 @@ async def test_the_room_is_a_part_of_our_share_of_the_backlog_and_shrinks_as_we_
 
 async def test_paused_lanes_are_no_backlog() -> None:
     registry = FakeRegistry()
-    registry.lanes = {Lane.BATCH: LaneStats(70, 5, 0, paused=True), Lane.STANDARD: LaneStats(30, 5, 0)}
+    registry.lanes = {Lane.BATCH: LaneDepth(7, paused=True), Lane.STANDARD: LaneDepth(30, 5, 0)}
     looked = neighbours(registry)
     await looked.look()
     assert looked.paused == {Lane.BATCH}
@@ -83,7 +83,7 @@ async def test_paused_lanes_are_no_backlog() -> None:
 
 async def test_a_broker_that_does_not_answer_leaves_no_room() -> None:
     registry = FakeRegistry()
-    registry.lanes = {Lane.BATCH: LaneStats(70, 5, 0)}
+    registry.lanes = {Lane.BATCH: LaneDepth(70)}
     looked = neighbours(registry)
     await looked.look()
     assert looked.room

@@ -14,7 +14,7 @@ from headrace.broker.contract import (
     ConsumerEntry,
     ConsumerSession,
     DeadLettered,
-    LaneStats,
+    LaneDepth,
     Published,
     PublishResult,
     QueueStats,
@@ -36,8 +36,8 @@ class Log:
 
 
 class FakeBroker:
-    """`away` makes every call fail; `publish_gate` holds publishes until it is set, `stats_gate` answers
-    of `stats`. `waiting`: depth of the
+    """`away` makes every call fail; `publish_gate` holds publishes until it is set, `depths_gate` answers
+    of `depths`. `waiting`: depth of the
     lanes by pool; `registered`: the consumers that there are; `places`: who asked for a place."""
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class FakeBroker:
         self.publish_gate = asyncio.Event()
         self.publish_gate.set()
         self.publish_seen = asyncio.Event()
-        self.stats_gate = asyncio.Event()
-        self.stats_gate.set()
+        self.depths_gate = asyncio.Event()
+        self.depths_gate.set()
         self.reads = 0
         self.waiting: dict[str, dict[Lane, int]] = {}
         self.registered: list[ConsumerEntry] = []
@@ -135,11 +135,14 @@ class FakeBroker:
         return 5
 
     async def stats(self, pool: str = DEFAULT_POOL) -> QueueStats:
+        raise NotImplementedError
+
+    async def depths(self, pool: str = DEFAULT_POOL) -> dict[Lane, LaneDepth]:
         self._check()
-        self.asked["stats"] += 1
+        self.asked["depths"] += 1
         depths = self.waiting.get(pool, {}).copy()
-        await self.stats_gate.wait()
-        return QueueStats({lane: LaneStats(depths.get(lane, 0), 0, 0) for lane in Lane}, [], 0, 0)
+        await self.depths_gate.wait()
+        return {lane: LaneDepth(depths.get(lane, 0)) for lane in Lane}
 
     async def consumers(self) -> list[ConsumerEntry]:
         self._check()

@@ -48,7 +48,7 @@ async def test_what_was_published_since_counts_though_the_broker_was_asked_once(
     desk = Desk()
     desk.waiting[Lane.BATCH] = 1
     assert await desk.publish(5) == 2
-    assert desk.broker.asked["stats"] == 1
+    assert desk.broker.asked["depths"] == 1
 
 
 async def test_a_lane_that_has_drained_takes_more_within_a_second() -> None:
@@ -64,7 +64,7 @@ async def test_what_is_let_in_while_the_broker_answers_counts_afterwards() -> No
     desk = Desk()
     let_in = await asyncio.gather(*(desk.depths.enter(Lane.BATCH, DEFAULT_POOL) for _ in range(9)))
     assert let_in.count(None) == 3
-    assert desk.broker.asked["stats"] == 1
+    assert desk.broker.asked["depths"] == 1
 
 
 async def test_what_is_being_published_while_the_broker_is_asked_counts_once_it_has_answered() -> None:
@@ -72,12 +72,12 @@ async def test_what_is_being_published_while_the_broker_is_asked_counts_once_it_
     desk.waiting[Lane.BATCH] = 2
     assert await desk.depths.enter(Lane.BATCH, DEFAULT_POOL) is None
     desk.clock.now += 1
-    desk.broker.stats_gate.clear()
+    desk.broker.depths_gate.clear()
     next_one = asyncio.create_task(desk.depths.enter(Lane.BATCH, DEFAULT_POOL))
     await asyncio.sleep(0)
-    assert desk.broker.asked["stats"] == 2
+    assert desk.broker.asked["depths"] == 2
     desk.depths.published(Lane.BATCH, DEFAULT_POOL)
-    desk.broker.stats_gate.set()
+    desk.broker.depths_gate.set()
     assert await next_one is not None
 
 

@@ -17,6 +17,7 @@ from headrace.broker.contract import (
     ConsumerEntry,
     ConsumerSession,
     DeadLettered,
+    LaneDepth,
     Published,
     PublishResult,
     QueueStats,
@@ -184,6 +185,9 @@ class FakeQueue:
         return 0
 
     async def stats(self, pool: str = DEFAULT_POOL) -> QueueStats:
+        raise NotImplementedError
+
+    async def depths(self, pool: str = DEFAULT_POOL) -> dict[Lane, LaneDepth]:
         raise NotImplementedError
 
     async def consumers(self) -> list[ConsumerEntry]:
