@@ -74,7 +74,7 @@ async def test_the_room_is_a_part_of_our_share_of_the_backlog_and_shrinks_as_we_
 
 async def test_paused_lanes_are_no_backlog() -> None:
     registry = FakeRegistry()
-    registry.lanes = {Lane.BATCH: LaneDepth(7, paused=True), Lane.STANDARD: LaneDepth(30, 5, 0)}
+    registry.lanes = {Lane.BATCH: LaneDepth(70, paused=True), Lane.STANDARD: LaneDepth(30)}
     looked = neighbours(registry)
     await looked.look()
     assert looked.paused == {Lane.BATCH}
