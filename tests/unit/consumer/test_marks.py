@@ -141,7 +141,7 @@ async def test_a_suspect_is_read_alone_and_the_log_says_so_as_long_as_it_is(
         await eventually(lambda: any(start.alone for start in rig.session.starts()))
         await eventually(lambda: "behind" in rig.session.begun)
         alone, *later = [start for start in rig.session.starts() if start.epoch == 2]
-        assert (alone.deaths, alone.lone_deaths, alone.fingerprint) == (2, 0, "")
+        assert (alone.deaths, alone.lone_deaths, alone.alone, alone.fingerprint) == (2, 0, True, "")
         assert not later[0].alone
 
 
