@@ -73,8 +73,15 @@ class Transactions:
             for record in records:
                 _send(producer, record)
             self._answered(producer, lambda manager: manager.send_offsets_to_transaction(offsets, membership))
-        except (ke.CommitFailedError, ke.FencedInstanceIdError, Untakeable) as error:
+        except Untakeable:
             self._abort()
+            raise
+        except (ke.CommitFailedError, ke.FencedInstanceIdError) as error:
+            # kafka-python keeps the offsets that were refused, and sends them again with the producer's next
+            # transaction: under a membership that is in force by then, for partitions that are somebody
+            # else's. What a successor has finished would be unfinished again.
+            self._abort()
+            self.discard()
             if isinstance(error, ke.CommitFailedError):
                 return Outcome.OUTDATED
             raise

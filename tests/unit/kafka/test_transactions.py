@@ -1,4 +1,5 @@
-"""A transaction whose coordinator never answers keeps nobody waiting for ever."""
+"""A transaction whose coordinator never answers keeps nobody waiting for ever; one that was refused leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -102,3 +103,15 @@ def test_a_step_without_an_answer_ends_its_producer_and_the_next_one_works(
     Client.silent, Client.refused = "", False
     assert commit(transactions) is Outcome.COMMITTED
     assert len(Client.made) == 2
+
+
+def test_offsets_that_were_refused_die_with_their_producer() -> None:
+    transactions = Transactions({}, "me", answer_s=0.01)
+    Client.refused = True
+    assert commit(transactions) is Outcome.OUTDATED
+    Client.refused = False
+    assert commit(transactions) is Outcome.COMMITTED
+    assert [made.steps[1:] for made in Client.made] == [
+        ["begin", "offsets", "abort"],
+        ["begin", "offsets", "commit"],
+    ]
