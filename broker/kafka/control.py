@@ -33,7 +33,7 @@ from headrace.broker.kafka.publisher import Publisher
 from headrace.broker.message import Lane, RequestRef
 from headrace.broker.names import Names
 
-_POLL_MS = 100
+_POLL_MS = 250
 _BEHIND = 10_000  # cancellations that one listener may have still to see
 _SILENT_MS = 24 * 60 * 60 * 1000  # a consumer that was not heard of for so long is wiped from the registry
 _READ_S = 15.0
@@ -231,7 +231,7 @@ class Control:
     async def _started(self) -> None:
         async with self._starting:
             if self._thread is None:
-                thread = await self._clients.consumer(auto_offset_reset="earliest")
+                thread = await self._clients.consumer(auto_offset_reset="earliest", fetch_max_wait_ms=_POLL_MS)
                 await thread.assign({self._partition: 0})
                 self._thread = thread
             if self._task is None or self._task.done():

@@ -11,7 +11,9 @@ from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.owner_thread import OwnerOptions
 from headrace.broker.kafka.topics import LaneTopics, group_of
 
-_FETCH_MS = 50
+# A fetch of all partitions of four lanes and their delays takes milliseconds of CPU, also when nothing comes.
+# What comes ends it at once; only a partition that is resumed meanwhile waits for its end.
+_FETCH_MS = 200
 _MOST_REBALANCE_MS = 10_000
 
 
