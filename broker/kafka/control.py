@@ -231,7 +231,9 @@ class Control:
     async def _started(self) -> None:
         async with self._starting:
             if self._thread is None:
-                thread = await self._clients.consumer(auto_offset_reset="earliest", fetch_max_wait_ms=_POLL_MS)
+                thread = await self._clients.consumer(
+                    auto_offset_reset="earliest", fetch_max_wait_ms=_POLL_MS
+                )
                 await thread.assign({self._partition: 0})
                 self._thread = thread
             if self._task is None or self._task.done():
