@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 # The default build of torch brings the CUDA libraries: about 5 GB installed, and as much in uv's cache.
 NEED_GB := $(if $(TORCH),3,10)
 
-.PHONY: demo test lint unit tools chaos format protos clean
+.PHONY: demo test lint unit tools chaos bench format protos clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -33,6 +33,10 @@ unit: $(READY) tools
 # kcat and redis-cli, for the tests with outside clients.
 tools:
 	@tests/tools.sh
+
+# What the queue costs, with the peers' figures beside ours; each with its target.
+bench: $(READY)
+	$(BIN)/python benchmarks/queue.py $(if $(QUICK),--quick)
 
 # A long run of random kills with real processes; prints its seed, takes one back: make chaos SEED=7 KILLS=300
 SEED ?=
