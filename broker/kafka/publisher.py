@@ -38,7 +38,7 @@ class Publisher:
         producer = await self._producer()
         sent_ms = local_ms()
         try:
-            # `send` may wait for the metadata of a topic, hence the thread.
+            # It may wait, hence the thread.
             futures = await self._clients.run(_send, producer, records)
             async with asyncio.timeout(self._patience_s):
                 answers = await self._clients.acknowledged(futures)
@@ -80,14 +80,16 @@ class Publisher:
         return self._making.result()
 
 
+def send_record(producer: KafkaProducer, record: Record) -> Any:
+    """Its future; raises for what can never be sent. May wait for the metadata of a topic."""
+    return producer.send(
+        record.topic,
+        value=record.value,
+        key=record.key,
+        headers=record.headers,
+        partition=record.partition,
+    )
+
+
 def _send(producer: KafkaProducer, records: Sequence[Record]) -> list[Any]:
-    return [
-        producer.send(
-            record.topic,
-            value=record.value,
-            key=record.key,
-            headers=record.headers,
-            partition=record.partition,
-        )
-        for record in records
-    ]
+    return [send_record(producer, record) for record in records]

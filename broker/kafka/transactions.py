@@ -14,6 +14,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from headrace.broker.kafka.clients import abandon
 from headrace.broker.kafka.codec import Record
 from headrace.broker.kafka.owner_thread import Membership
+from headrace.broker.kafka.publisher import send_record
 
 logger = logging.getLogger(__name__)
 
@@ -122,12 +123,6 @@ class Transactions:
 def _send(producer: KafkaProducer, record: Record) -> None:
     """What cannot be sent at all is raised here, before anything of it is in the transaction."""
     try:
-        producer.send(
-            record.topic,
-            value=record.value,
-            key=record.key,
-            headers=record.headers,
-            partition=record.partition,
-        )
+        send_record(producer, record)
     except (ke.MessageSizeTooLargeError, ke.InvalidTopicError, ValueError, TypeError) as error:
         raise Untakeable(record, error) from error
