@@ -9,29 +9,26 @@
     control             compacted: cancel marks, paused lanes, registry, discarded letters
 
 Time stamps are the broker's (LogAppendTime): publishers' clocks are not believed, and a search by time finds
-what was appended since. A topic that stands there with other settings was made by something else; it is
-refused, since it would lose what was accepted.
+what was appended since.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import kafka.errors as ke
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-
-from headrace.broker.errors import BrokerRefused, BrokerUnavailable, ReplyNotAllowed
+from headrace.broker.errors import BrokerRefused, ReplyNotAllowed
 from headrace.broker.kafka.clients import Clients
 from headrace.broker.kafka.places import lane_of
+from headrace.broker.kafka.topic_maker import TopicMaker, TopicPlan
 from headrace.broker.message import DEFAULT_POOL, Lane
 from headrace.broker.names import POOL, Names
 
-_READY_S = 15.0
+_OVERHEAD = 64 << 10  # bytes of a batch around its record
 _LISTED_S = 1.0
+_REFUSED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +43,6 @@ class LaneTopics:
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A topic as it ought to be. `must`: the settings that we rely on."""
-
-    name: str
-    partitions: int
-    must: Mapping[str, str]
-
-
 def group_of(names: Names, pool: str = DEFAULT_POOL) -> str:
     """The consumer group of a pool. Each has its own, so that a rebalance in one moves nothing in another."""
     return f"{names.group}.{pool}" if pool else names.group
@@ -64,13 +52,14 @@ class Topics:
     """Makes and checks topics. What was seen once is not looked at again."""
 
     def __init__(self, clients: Clients, names: Names) -> None:
-        self._clients, self._names, self._settings = clients, names, clients.settings
+        self._names, self._settings = names, clients.settings
+        self._maker = TopicMaker(clients)
         self._lanes: dict[tuple[Lane, str], LaneTopics] = {}
         self._plain: set[str] = set()
         self._lock = asyncio.Lock()
         self._listed: dict[str, int] = {}
         self._listed_until = 0.0
-        self.replication = 0
+        self._refused: dict[str, tuple[float, str]] = {}
 
     # --------------------------------------------------------------------------------------------- lanes
 
@@ -101,7 +90,7 @@ class Topics:
     async def strays(self) -> dict[str, int]:
         """Topics that stand among the request topics and belong to no lane, with their numbers of
         partitions."""
-        there, start = await self._there(None), f"{self._names.request_base}."
+        there, start = await self._maker.there(None), f"{self._names.request_base}."
         return {
             name: count
             for name, count in there.items()
@@ -115,9 +104,9 @@ class Topics:
         names = self._names
         await self._plain_topics(
             [
-                _Plan(names.results, 1, self._dropped_after(self._settings.results_ms)),
-                _Plan(names.dead_letters, 1, self._kept()),
-                _Plan(names.control, 1, {**self._kept(), "cleanup.policy": "compact"}),
+                TopicPlan(names.results, 1, self._dropped_after(self._settings.results_ms)),
+                TopicPlan(names.dead_letters, 1, self._kept()),
+                TopicPlan(names.control, 1, {**self._kept(), "cleanup.policy": "compact"}),
             ]
         )
 
@@ -125,33 +114,52 @@ class Topics:
         """A reply topic, made at its first use. Raises ReplyNotAllowed for a name that is not allowed."""
         if not self._names.reply_allowed(topic):
             raise ReplyNotAllowed(f"the reply topic {topic[:200]!r} is not allowed; {self._names.reply_rule}")
-        await self._plain_topics([_Plan(topic, 1, self._dropped_after(self._settings.reply_ms))])
+        await self._plain_topics([TopicPlan(topic, 1, self._dropped_after(self._settings.reply_ms))])
 
-    async def _plain_topics(self, plans: Sequence[_Plan]) -> None:
+    async def _plain_topics(self, plans: Sequence[TopicPlan]) -> None:
         if all(plan.name in self._plain for plan in plans):
             return
-        async with self._lock:
-            await self._make(plans)
-            self._plain.update(plan.name for plan in plans)
+        async with self._lock:  # of many who need a topic at once, the first one looks
+            missing = [plan for plan in plans if plan.name not in self._plain]
+            self._repeat_refusal(missing)
+            try:
+                await self._maker.make(missing)
+            except BrokerRefused as error:
+                self._remember_refusal(missing, str(error))
+                raise
+            self._plain.update(plan.name for plan in missing)
+
+    def _remember_refusal(self, plans: Sequence[TopicPlan], why: str) -> None:
+        """For the requests that name the same topic in the next moments: a look takes the cluster three
+        questions, and all other looks wait for it."""
+        now = time.monotonic()
+        self._refused = {name: known for name, known in self._refused.items() if now < known[0]}
+        self._refused |= dict.fromkeys((plan.name for plan in plans), (now + _REFUSED_S, why))
+
+    def _repeat_refusal(self, plans: Sequence[TopicPlan]) -> None:
+        for plan in plans:
+            until, why = self._refused.get(plan.name, (0.0, ""))
+            if time.monotonic() < until:
+                raise BrokerRefused(why)
 
     async def weaknesses(self) -> list[str]:
         """What this cluster promises less than it could."""
-        if await self._copies() < 3:
+        if await self._maker.copies() < 3:
             return ["each topic has fewer than three replicas: a lost disk loses what was accepted"]
         return []
-
-    # -------------------------------------------------------------------------------------------- making
 
     async def _make_lanes(self, lanes: Sequence[Lane], pool: str) -> None:
         if not lanes:
             return
         if pool != DEFAULT_POOL and not POOL.fullmatch(pool):
             raise BrokerRefused(f"{pool[:80]!r} is no name of a pool: use letters, digits, `-` and `_`")
-        there = await self._there([self._names.requests(lane, pool) for lane in lanes])
+        there = await self._maker.there([self._names.requests(lane, pool) for lane in lanes])
         counts = {
             lane: there.get(self._names.requests(lane, pool), self._settings.partitions) for lane in lanes
         }
-        await self._make([plan for lane in lanes for plan in self._lane_plans(lane, pool, counts[lane])])
+        await self._maker.make(
+            [plan for lane in lanes for plan in self._lane_plans(lane, pool, counts[lane])]
+        )
         for lane in lanes:
             self._lanes[lane, pool] = LaneTopics(
                 lane,
@@ -162,113 +170,21 @@ class Topics:
                 counts[lane],
             )
 
-    def _lane_plans(self, lane: Lane, pool: str, partitions: int) -> list[_Plan]:
+    def _lane_plans(self, lane: Lane, pool: str, partitions: int) -> list[TopicPlan]:
         kept, names = self._kept(), self._names
         delayed = [names.delayed(delay.name, lane, pool) for delay in self._settings.delays]
         return [
-            _Plan(names.events(lane, pool), partitions, self._dropped_after(self._settings.log_ms)),
-            *(_Plan(name, partitions, kept) for name in delayed),
-            _Plan(names.requests(lane, pool), partitions, kept),
+            TopicPlan(names.events(lane, pool), partitions, self._dropped_after(self._settings.log_ms)),
+            *(TopicPlan(name, partitions, kept) for name in delayed),
+            TopicPlan(names.requests(lane, pool), partitions, kept),
         ]
-
-    async def _make(self, plans: Sequence[_Plan]) -> None:
-        there = await self._there([plan.name for plan in plans])
-        missing = [plan for plan in plans if plan.name not in there]
-        if missing:
-            await self._create(missing)
-        await self._check([plan for plan in plans if plan.name in there])
-
-    async def _create(self, plans: Sequence[_Plan]) -> None:
-        copies = await self._copies()
-        made = {
-            plan.name: {
-                "num_partitions": plan.partitions,
-                "replication_factor": copies,
-                "configs": {**plan.must, "min.insync.replicas": "2" if copies >= 3 else "1"},
-            }
-            for plan in plans
-        }
-        answer = await self._clients.admin(lambda admin: admin.create_topics(made, raise_errors=False))
-        there_now = []
-        for topic in answer["topics"]:
-            error = ke.for_code(topic["error_code"])
-            if error is ke.TopicAlreadyExistsError:  # another process was quicker
-                there_now.append(topic["name"])
-            elif error is not ke.NoError:
-                why = topic.get("error_message") or error.__name__
-                raise BrokerRefused(
-                    f"{self._clients.servers} does not create the topic {topic['name']}: {why}"
-                )
-        await self._until_ready([plan.name for plan in plans])
-        await self._check([plan for plan in plans if plan.name in there_now])
-
-    async def _until_ready(self, names: Sequence[str]) -> None:
-        """A new topic can be used once each partition has a leader."""
-        pause_s = 0.005
-        try:
-            async with asyncio.timeout(_READY_S):
-                while not all(map(_is_ready, await self._described(names))):
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, 0.2)
-        except TimeoutError as error:
-            raise BrokerUnavailable(f"{self._clients.servers} made topics, but no node leads them") from error
-
-    async def _copies(self) -> int:
-        """How many nodes keep each partition."""
-        if not self.replication:
-            cluster = await self._clients.admin(lambda admin: admin.describe_cluster())
-            nodes = len(cluster["brokers"])
-            wanted = self._settings.replication or (3 if nodes >= 3 else 1)
-            if wanted > nodes:
-                raise BrokerRefused(f"replication={wanted} needs as many nodes, and the cluster has {nodes}")
-            self.replication = wanted
-        return self.replication
-
-    # ------------------------------------------------------------------------------------------ checking
-
-    async def _check(self, plans: Sequence[_Plan]) -> None:
-        """Whether topics that were there already are ours, as far as it matters."""
-        if not plans:
-            return
-        for plan, topic in zip(plans, await self._described([plan.name for plan in plans]), strict=True):
-            count = len(topic["partitions"])
-            if count != plan.partitions:
-                raise BrokerRefused(
-                    f"the topic {plan.name} has {count} partitions and needs {plan.partitions}, as many as "
-                    "the topic it stands beside; partition counts change only by a migration"
-                )
-        settings = await self._clients.admin(lambda admin: _describe_configs(admin, plans))
-        for plan in plans:
-            for name, value in plan.must.items():
-                stands = settings[plan.name].get(name, "")
-                if not _same(name, stands, value):
-                    raise BrokerRefused(
-                        f"the topic {plan.name} was not made by Headrace, or was changed: it has "
-                        f"{name}={stands} and needs {name}={value}; change it (kafka-configs --alter), "
-                        "or choose another prefix"
-                    )
 
     async def _there_lately(self) -> dict[str, int]:
         """The same, as it was moments ago. What this connection made since is known all the same."""
         if time.monotonic() >= self._listed_until:
-            self._listed, self._listed_until = await self._there(None), time.monotonic() + _LISTED_S
+            self._listed, self._listed_until = await self._maker.there(None), time.monotonic() + _LISTED_S
         made = {topics.requests: topics.partitions for topics in self._lanes.values()}
         return {**self._listed, **made}
-
-    async def _there(self, names: Sequence[str] | None) -> dict[str, int]:
-        """Those of these topics, or of all that are ours, that exist, with their numbers of partitions."""
-        start = f"{self._names.prefix}."
-        topics = await self._clients.admin(lambda admin: admin.describe_topics(names))
-        return {
-            topic["name"]: len(topic["partitions"])
-            for topic in topics
-            if topic["name"].startswith(start) and not topic["error_code"]
-        }
-
-    async def _described(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        topics = await self._clients.admin(lambda admin: admin.describe_topics(list(names)))
-        by_name = {topic["name"]: topic for topic in topics}
-        return [by_name[name] for name in names]
 
     # ------------------------------------------------------------------------------------------ settings
 
@@ -284,27 +200,3 @@ class Topics:
 
     def _dropped_after(self, ms: int) -> dict[str, str]:
         return {**self._kept(), "retention.ms": str(ms)}
-
-
-_OVERHEAD = 64 << 10  # of a batch around its record
-_FREE = ("retention.ms", "max.message.bytes")  # an operator may choose other numbers
-
-
-def _same(name: str, stands: str, wanted: str) -> bool:
-    """Whether a setting will do. Only "for ever" means what it says."""
-    return stands == wanted or (name in _FREE and wanted != "-1")
-
-
-def _describe_configs(admin: KafkaAdminClient, plans: Sequence[_Plan]) -> dict[str, dict[str, str]]:
-    resources = [ConfigResource(ConfigResourceType.TOPIC, plan.name) for plan in plans]
-    described = admin.describe_configs(resources, config_filter="all")["topic"]
-    return {
-        topic: {name: entry["value"] for name, entry in entries.items()}
-        for topic, entries in described.items()
-    }
-
-
-def _is_ready(topic: Mapping[str, Any]) -> bool:
-    partitions = topic["partitions"]
-    led = all(not p["error_code"] and p["leader_id"] >= 0 for p in partitions)
-    return not topic["error_code"] and bool(partitions) and led

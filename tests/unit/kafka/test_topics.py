@@ -1,0 +1,84 @@
+"""Topics: what is asked of the cluster, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headrace.broker.errors import BrokerRefused
+from headrace.broker.kafka.clients import Clients
+from headrace.broker.kafka.settings import KafkaSettings
+from headrace.broker.kafka.topics import Topics
+from headrace.broker.names import Names
+
+
+class OneNode:
+    """A cluster as the admin client shows it; counts the questions."""
+
+    def __init__(self, **topics: int) -> None:
+        self.partitions = {name.replace("_", "."): count for name, count in topics.items()}
+        self.made: list[str] = []
+        self.asked = 0
+
+    async def admin(self, call: Callable[[Any], Any]) -> Any:
+        self.asked += 1
+        await asyncio.sleep(0)  # others come to their turn meanwhile, as they do at a real cluster
+        return call(self)
+
+    def describe_cluster(self) -> dict[str, Any]:
+        return {"brokers": [1]}
+
+    def describe_topics(self, names: list[str] | None) -> list[dict[str, Any]]:
+        wanted = list(self.partitions) if names is None else names
+        return [
+            {
+                "name": name,
+                "error_code": 0 if name in self.partitions else 3,
+                "partitions": [{"error_code": 0, "leader_id": 1}] * self.partitions.get(name, 0),
+            }
+            for name in wanted
+        ]
+
+    def create_topics(self, plans: dict[str, dict[str, Any]], raise_errors: bool) -> dict[str, Any]:
+        self.made += plans
+        self.partitions |= {name: plan["num_partitions"] for name, plan in plans.items()}
+        return {"topics": [{"name": name, "error_code": 0} for name in plans]}
+
+
+def topics_of(node: OneNode) -> Topics:
+    clients = SimpleNamespace(
+        settings=KafkaSettings(servers=("h:1",)), servers="kafka://h:1", admin=node.admin
+    )
+    return Topics(cast(Clients, clients), Names())
+
+
+async def test_of_many_who_need_a_reply_topic_at_once_one_asks_the_cluster() -> None:
+    node = OneNode()
+    topics = topics_of(node)
+    await topics.reply("headrace.reply.other")
+    asked_by_one = node.asked
+    await asyncio.gather(*(topics.reply("headrace.reply.mine") for _ in range(50)))
+    assert node.made == ["headrace.reply.other", "headrace.reply.mine"]
+    assert node.asked <= 2 * asked_by_one
+
+
+async def test_a_reply_topic_that_is_something_else_is_looked_at_once_for_all_who_name_it() -> None:
+    node = OneNode(headrace_reply_wrong=3)
+    topics = topics_of(node)
+    answers = await asyncio.gather(
+        *(topics.reply("headrace.reply.wrong") for _ in range(50)), return_exceptions=True
+    )
+    assert all(isinstance(answer, BrokerRefused) for answer in answers)
+    assert "has 3 partitions and needs 1" in str(answers[-1])
+    assert node.asked < 5
+
+
+async def test_a_refusal_of_one_reply_topic_leaves_the_others_alone() -> None:
+    topics = topics_of(OneNode(headrace_reply_wrong=3))
+    with pytest.raises(BrokerRefused):
+        await topics.reply("headrace.reply.wrong")
+    await topics.reply("headrace.reply.right")
