@@ -17,6 +17,7 @@ from headrace.broker.embedded.kafka import EmbeddedKafka, KafkaOptions
 from headrace.broker.embedded.valkey import EmbeddedValkey
 from tests.support.kafka_server import HEAP_MB
 
+_LATELY_S = 2.0  # a server under load writes to its files more often
 Kind: TypeAlias = Literal["redis", "kafka"]
 
 
@@ -141,8 +142,8 @@ class Kafka:
         return self._embedded.alive
 
     def fill_disk(self, room: int) -> None:
-        """Leaves room for so many bytes in the longest segment of the first node; none in any other file that
-        is as long."""
+        """Leaves room for so many bytes in the longest segment that the first node writes to; none in any
+        other file that is as long."""
         _limit_files(self._embedded.pid(), self._folder.glob("node-1/**/*-*/*.log"), room)
 
     def kill_node(self, node: int) -> None:
@@ -159,9 +160,11 @@ class Kafka:
 
 
 def _limit_files(pid: int, files: Iterable[Path], room: int) -> None:
-    """No file of the process may grow beyond the longest of these by more than `room` bytes: its writes fail
-    as on a full disk, and nobody need be root for it."""
-    longest = max(path.stat().st_size for path in files)
+    """No file of the process may grow beyond the longest of these that is being written to by more than
+    `room` bytes: its writes fail as on a full disk, and nobody need be root for it."""
+    stats = [path.stat() for path in files]
+    now = max(stat.st_mtime for stat in stats)
+    longest = max(stat.st_size for stat in stats if stat.st_mtime > now - _LATELY_S)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (longest + room, resource.RLIM_INFINITY))
 
 
