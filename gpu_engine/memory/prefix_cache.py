@@ -56,6 +56,7 @@ class PrefixCache:
     def __init__(self) -> None:
         self._blocks: dict[bytes, tuple[BlockKey, int]] = {}
         self._keys: dict[int, BlockKey] = {}
+        self.evictions = 0
 
     def __contains__(self, block: int) -> bool:
         return block in self._keys
@@ -82,6 +83,7 @@ class PrefixCache:
         key = self._keys.pop(block, None)
         if key is not None:
             del self._blocks[key.digest]
+            self.evictions += 1
 
     def check_invariants(self) -> None:
         """Both maps say the same."""
