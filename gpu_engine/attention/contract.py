@@ -22,7 +22,11 @@ import torch
 @dataclass(frozen=True, slots=True)
 class KVSpec:
     """What the layers need of the KV cache. `num_heads` is a multiple of `num_kv_heads`: query head h
-    reads KV head h // (num_heads // num_kv_heads). `scale` multiplies the scores."""
+    reads KV head h // (num_heads // num_kv_heads). `scale` multiplies the scores.
+
+    `windows`: how many tokens each layer sees, the token itself included (None: all before it); empty where
+    no layer has one. `softcap` bends the scaled scores to softcap * tanh(score / softcap) (Gemma 2).
+    """
 
     num_layers: int
     num_heads: int
@@ -31,6 +35,12 @@ class KVSpec:
     scale: float
     block_size: int
     dtype: torch.dtype
+    windows: tuple[int | None, ...] = ()
+    softcap: float | None = None
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens a token of `layer` sees; None: all."""
+        return self.windows[layer] if self.windows else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +75,9 @@ class StepAttention(Protocol):
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Writes `k` and `v` [T, KVH, D] to their slots and attends causally from `q` [T, H, D] over each
-        token's own sequence; returns [T, H, D] in q's dtype. Keys and queries are already rotated.
-        The inputs are contiguous in their last dimension only. Rows of padded tokens hold anything."""
+        token's own sequence, or as much of it as the layer's window shows; returns [T, H, D] in q's dtype.
+        Keys and queries are already rotated. The inputs are contiguous in their last dimension only. Rows
+        of padded tokens hold anything."""
 
 
 class AttentionBackend(Protocol):

@@ -21,7 +21,9 @@ LANES: Final = 8
 
 def suits(spec: KVSpec) -> bool:
     """Whether the kernel can serve this cache."""
-    return spec.dtype == torch.float32 and spec.head_dim % LANES == 0 and spec.block_size % LANES == 0
+    plain = spec.softcap is None and not any(spec.windows)
+    whole_vectors = spec.head_dim % LANES == 0 and spec.block_size % LANES == 0
+    return plain and whole_vectors and spec.dtype == torch.float32
 
 
 def available() -> bool:

@@ -13,10 +13,11 @@ from transformers import AutoConfig
 
 from headrace.gpu_engine.memory.machine import require_memory
 from headrace.gpu_engine.models.config import ModelConfig
-from headrace.gpu_engine.models.decoder import Decoder, tensor_shapes
+from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError, one_line
 from headrace.gpu_engine.models.hf_config import LIBRARY_ERRORS
 from headrace.gpu_engine.models.registry import read_config, require_supported
+from headrace.gpu_engine.models.shapes import tensor_shapes
 from headrace.gpu_engine.models.weights.dummy import RandomTensors
 from headrace.gpu_engine.models.weights.fingerprint import fingerprint_files
 from headrace.gpu_engine.models.weights.gguf import GgufFile

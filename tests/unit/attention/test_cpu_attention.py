@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,9 @@ def test_shapes_that_do_not_suit_the_kernel_are_left_to_the_reference() -> None:
     assert not cpu.suits(spec_of(dim=12))
     assert not cpu.suits(spec_of(block=4))
     assert cpu.suits(spec_of())
+
+
+def test_windows_and_soft_caps_are_left_to_the_reference() -> None:
+    assert not cpu.suits(replace(spec_of(), windows=(None, 8)))
+    assert not cpu.suits(replace(spec_of(), softcap=30.0))
+    assert cpu.suits(replace(spec_of(), windows=(None, None)))

@@ -18,16 +18,28 @@ torch.set_num_threads(1)
 HEADS, KV_HEADS, DIM = 6, 2, 8
 
 
-def spec_of(block_size: int, dtype: torch.dtype = torch.float32) -> KVSpec:
-    return KVSpec(2, HEADS, KV_HEADS, DIM, 0.3, block_size, dtype)
+def spec_of(
+    block_size: int,
+    dtype: torch.dtype = torch.float32,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> KVSpec:
+    """Two layers, of which the second has the window."""
+    return KVSpec(2, HEADS, KV_HEADS, DIM, 0.3, block_size, dtype, (None, window), softcap)
 
 
-def written_out(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """One query [H, D] over its whole context [C, KVH, D], in float64."""
+def written_out(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, softcap: float | None = None
+) -> torch.Tensor:
+    """One query [H, D] over all that it sees [C, KVH, D], in float64."""
+
+    def bend(score: float) -> float:
+        return score if softcap is None else softcap * math.tanh(score / softcap)
+
     out = torch.empty(HEADS, DIM, dtype=torch.float64)
     for head in range(HEADS):
         k, v = (x[:, head // (HEADS // KV_HEADS)].double() for x in (keys, values))
-        weights = [math.exp(0.3 * float(q[head].double() @ row)) for row in k]
+        weights = [math.exp(bend(0.3 * float(q[head].double() @ row))) for row in k]
         out[head] = sum(w * row for w, row in zip(weights, v, strict=True)) / sum(weights)
     return out
 
@@ -38,12 +50,18 @@ sequences = st.lists(
 
 
 @settings(deadline=None, max_examples=40)
-@given(sequences, st.sampled_from([1, 4, 16]), st.integers(0, 2**31))
+@given(
+    sequences,
+    st.sampled_from([1, 4, 16]),
+    st.sampled_from([None, None, 1, 7, 33]),
+    st.sampled_from([None, None, 0.5]),
+    st.integers(0, 2**31),
+)
 def test_any_step_over_any_past_equals_attention_written_out(
-    lengths: list[tuple[int, int]], block_size: int, seed: int
+    lengths: list[tuple[int, int]], block_size: int, window: int | None, softcap: float | None, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    backend = ReferenceAttention(spec_of(block_size), 512)
+    backend = ReferenceAttention(spec_of(block_size, window=window, softcap=softcap), 512)
     backend.keys[:, :-1] = torch.nan
     backend.values[:, :-1] = torch.nan
     blocks = iter((torch.randperm(511, generator=generator) + 1).tolist())
@@ -60,7 +78,9 @@ def test_any_step_over_any_past_equals_attention_written_out(
             [history[1][past_row : past_row + past].view(-1, KV_HEADS, DIM), v[row : row + new]]
         )
         for i in range(new):
-            expected = written_out(q[row + i], keys[: past + i + 1], values[: past + i + 1])
+            end = past + i + 1
+            start = 0 if window is None else max(0, end - window)
+            expected = written_out(q[row + i], keys[start:end], values[start:end], softcap)
             torch.testing.assert_close(out[row + i].double(), expected, rtol=1e-5, atol=1e-5)
         row, past_row = row + new, past_row + past
 

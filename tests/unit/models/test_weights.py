@@ -13,10 +13,10 @@ import torch
 from gguf import GGUFWriter
 from safetensors.torch import load_file, save_file
 
-from headrace.gpu_engine.models.decoder import tensor_shapes
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.load import LoadFormat, load_model, read_folder_config
 from headrace.gpu_engine.models.rope import inverse_frequencies
+from headrace.gpu_engine.models.shapes import tensor_shapes
 from headrace.gpu_engine.models.weights.fingerprint import fingerprint_files
 from headrace.gpu_engine.models.weights.gguf import GgufFile, permute, unpermute
 from headrace.gpu_engine.models.weights.safetensors import SafetensorsFolder
@@ -301,8 +301,9 @@ def test_a_gguf_file_without_what_the_config_needs_is_refused(tmp_path: Path) ->
 def test_random_weights_need_the_config_only_and_are_the_same_each_time(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     one, two = (load_model(str(folder), torch.float32, "dummy").decoder for _ in range(2))
-    assert torch.equal(one.layers[2].mlp.down.weight, two.layers[2].mlp.down.weight)
-    assert not torch.equal(one.layers[1].mlp.down.weight, one.layers[2].mlp.down.weight)
+    first, second, other = one.layers[2].attention, two.layers[2].attention, one.layers[1].attention
+    assert torch.equal(first.output.weight, second.output.weight)
+    assert not torch.equal(first.output.weight, other.output.weight)
 
 
 def test_a_model_that_is_not_there_is_refused_with_what_may_be_given(tmp_path: Path) -> None:
