@@ -31,9 +31,16 @@ class EngineConfig(BaseModel):
     `model`: a folder in Hugging Face layout, a GGUF file, or a hub id. `load_format` `dummy` draws random
     weights from the folder's config.json. `block_size`: tokens per KV block. `num_kv_blocks` None: as many
     as fit `kv_cache_bytes`. `max_batch_size`: running requests; `max_batch_tokens`: the step budget;
-    `max_input_length`, `max_total_tokens`: per request (None: the model's context). `watermark`: share of
-    blocks that admission leaves free. `priority_ageing_ms`: how long later requests of higher lanes may go
-    before the oldest one of a lane that waits, until it has the first claim on what becomes free.
+    `max_input_length`, `max_total_tokens`: per request (None: the model's context).
+
+    `batching_policy`: `continuous`, `dynamic`, `static`, or one of your own (see `scheduling.policies`);
+    `dynamic` starts a batch at `max_waiting_tokens` or after `max_wait_ms`. `max_queue_size` and
+    `max_queue_tokens` bound what waits beyond those that can run (None: no bound); more is refused.
+    `enable_chunked_prefill` off: a prompt is computed in one step, however long. `swap_space_bytes`: host
+    memory for preempted requests (0: their tokens are computed anew). `watermark`: share of blocks that
+    admission leaves free. `priority_ageing_ms`: how long later requests of higher lanes may go before the
+    oldest one of a lane that waits, until it has the first claim on what becomes free. `trace_path`: a file
+    for a line about each step (None: no trace).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -51,8 +58,16 @@ class EngineConfig(BaseModel):
     max_batch_tokens: int = Field(default=512, ge=1)
     max_input_length: int | None = Field(default=None, ge=1)
     max_total_tokens: int | None = Field(default=None, ge=2)
+    batching_policy: str = "continuous"
+    max_waiting_tokens: int = Field(default=4096, ge=1)
+    max_wait_ms: float = Field(default=50.0, ge=0)
+    max_queue_size: int | None = Field(default=None, ge=0)
+    max_queue_tokens: int | None = Field(default=None, ge=0)
+    enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
+    swap_space_bytes: int = Field(default=0, ge=0)
     watermark: float = Field(default=0.01, ge=0, lt=1)
     priority_ageing_ms: float = Field(default=5000.0, ge=0)
+    trace_path: str | None = None
     threads: int | None = Field(default=None, ge=1, le=1024)
     sim: SimConfig = SimConfig()

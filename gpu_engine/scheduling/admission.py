@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.scheduling.budget import StepBudget
 from headrace.gpu_engine.scheduling.preemption import choose_victims, is_spared
 from headrace.gpu_engine.scheduling.request import Request
 
@@ -49,21 +50,32 @@ class OutputEstimate:
 class Admission:
     """The test whether a waiting request may join those that run.
 
-    `max_running` bounds how many run. `watermark`: share of blocks that stay free, unless nothing runs: a
-    request alone always joins.
+    No more than `max_batch_size` run, and no more than the step's `budget` has tokens, so that each that
+    decodes advances in every step. `watermark`: share of blocks that stay free, unless nothing runs: a request
+    alone always joins.
     """
 
     def __init__(
-        self, memory: KVMemory, max_running: int, watermark: float, estimate: OutputEstimate
+        self,
+        memory: KVMemory,
+        max_batch_size: int,
+        budget: StepBudget,
+        watermark: float,
+        estimate: OutputEstimate,
     ) -> None:
         self._memory = memory
-        self._max_running = max_running
+        self._max_batch_size = max_batch_size
+        self._budget = budget
         self._reserve = int(watermark * memory.capacity)
         self.estimate = estimate
 
+    @property
+    def max_running(self) -> int:
+        return min(self._max_batch_size, self._budget.tokens)
+
     def has_slot(self, request: Request, running: Sequence[Request], *, in_place: bool) -> bool:
         """A cheap first test: there is a slot, or somebody who may have to give way."""
-        if not in_place and len(running) < self._max_running:
+        if not in_place and len(running) < self.max_running:
             return True
         return any(victim.turn.yields_to(request.turn) for victim in running)
 
@@ -81,7 +93,7 @@ class Admission:
         if not self._peak_fits(request, prefix, running):
             return None
         needed = self._memory.free_blocks_needed(prefix, request.num_tokens)
-        free_slots = self._max_running - len(running)
+        free_slots = self.max_running - len(running)
         free_blocks = self._memory.num_free - self._reserve
         return choose_victims(
             request,

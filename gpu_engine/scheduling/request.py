@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, TypeAlias
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.prefix_cache import HashChain
+from headrace.gpu_engine.sampling.controls import Controls
 from headrace.gpu_engine.scheduling.turn import Turn
 
 FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
@@ -39,7 +40,8 @@ class Request:
     capped by what fits, so that the request alone can always run to its end. `own_blocks` did not come
     from the prefix cache, `kept_blocks` are known to it. `planned_step` is the step in flight that
     computes for it; a result of any other step is stale. `turn`: its place in the order. `evictions`: how
-    often it was preempted for want of memory, as opposed to for a higher lane.
+    often it was preempted for want of memory, as opposed to for a higher lane. While it waits after that,
+    `host_slots` may keep the KV of its first `host_tokens` tokens, one block each.
     """
 
     id: str
@@ -56,8 +58,11 @@ class Request:
     kept_blocks: int = 0
     planned_step: int | None = None
     evictions: int = 0
+    host_slots: list[int] = field(default_factory=list)
+    host_tokens: int = 0
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
+    controls: Controls | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -77,10 +82,13 @@ class Request:
         return self.max_output_tokens - self.num_output_tokens
 
     def ending(self, eos_ids: frozenset[int]) -> FinishReason | None:
-        """How its output has ended by itself, if it has. An end token at the last allowed place is a stop."""
+        """How its output has ended by itself, if it has. An end token at the last allowed place is a stop; so
+        is a token of `stop_token_ids`, whatever `ignore_eos` says."""
         produced = len(self.token_ids) - self.num_prompt_tokens
-        if produced and self.token_ids[-1] in eos_ids and not self.params.ignore_eos:
-            return "stop"
+        if produced:
+            last = self.token_ids[-1]
+            if (last in eos_ids and not self.params.ignore_eos) or last in self.params.stop_token_ids:
+                return "stop"
         return "length" if produced >= self.max_output_tokens else None
 
     def start(self, block_ids: list[int], num_known_blocks: int, block_size: int) -> None:
@@ -107,18 +115,26 @@ class Request:
         self.token_ids.append(token)
         self.turn.stay_tokens += 1
 
-    def preempt(self, *, evicted: bool = False) -> list[int]:
-        """Gives all blocks back, to compute everything anew later; returns them. `evicted`: for want of
-        memory."""
+    def preempt(self, *, evicted: bool = False, host_slots: Sequence[int] = ()) -> list[int]:
+        """Gives all blocks back; returns them. What was computed is in `host_slots` from now on, or to be
+        computed anew later. `evicted`: for want of memory."""
         self._move_to(Status.PREEMPTED)
         self.turn.end_stay()
         self.evictions += evicted
+        self.host_slots = [*host_slots]
+        self.host_tokens = self.num_computed_tokens if host_slots else 0
         return self._drop_blocks()
+
+    def take_back(self) -> None:
+        """The blocks get what the host slots held, which are its own no more."""
+        self.num_computed_tokens = max(self.num_computed_tokens, self.host_tokens)
+        self._forget_host()
 
     def finish(self, reason: FinishReason) -> list[int]:
         """Ends the request; returns its blocks."""
         self._move_to(Status.FINISHED)
         self.finish_reason = reason
+        self._forget_host()
         return self._drop_blocks()
 
     def _drop_blocks(self) -> list[int]:
@@ -126,6 +142,9 @@ class Request:
         self.num_computed_tokens = self.own_blocks = self.kept_blocks = 0
         self.planned_step = None
         return blocks
+
+    def _forget_host(self) -> None:
+        self.host_slots, self.host_tokens = [], 0
 
     def _move_to(self, status: Status) -> None:
         assert status in TRANSITIONS[self.status], f"{self.id}: {self.status.value} → {status.value}"

@@ -20,22 +20,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
+from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import Admission, OutputEstimate
-from headrace.gpu_engine.scheduling.preemption import eagerness_to_yield
-from headrace.gpu_engine.scheduling.request import FinishReason, Request, Status
+from headrace.gpu_engine.scheduling.budget import StepBudget
+from headrace.gpu_engine.scheduling.chunks import ChunkCutter
+from headrace.gpu_engine.scheduling.eviction import Eviction, PreemptHook
+from headrace.gpu_engine.scheduling.gathering import Gathering
+from headrace.gpu_engine.scheduling.joining import Joining
+from headrace.gpu_engine.scheduling.policies import BatchingPolicy, Continuous
+from headrace.gpu_engine.scheduling.request import FinishReason, Request
+from headrace.gpu_engine.scheduling.roster import Roster
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
-from headrace.gpu_engine.scheduling.waiting import WaitingQueue
+from headrace.gpu_engine.scheduling.swapping import SwapChoice
 
-LOOKAHEAD = 8
-"""How many waiting requests that do not fit now are looked past in one step."""
-
-PreemptHook = Callable[[int, Sequence[str]], Iterable[str]]
-"""For tests: (step, ids that run) → ids to preempt at its start. One that has not sampled a token since it
-joined is left alone, so that every hook leaves progress."""
+__all__ = ["PreemptHook", "Scheduler", "StepOutcome"]
 
 
 class StepOutcome(NamedTuple):
@@ -58,7 +60,8 @@ class Scheduler:
 
     `max_batch_size` bounds running requests, `max_batch_tokens` the tokens of a step. No more requests
     run than the step has tokens, so that each that decodes advances in every step. `estimate`: how long
-    outputs are expected to be before any has ended. `ageing_s`: see `turn`; `clock` (seconds) serves only it.
+    outputs are expected to be before any has ended. `policy`: when requests may join; None: continuously.
+    `block_copy_s`: see `swapping`. `ageing_s`: see `turn`; `clock` (seconds) serves it and the policy.
     """
 
     def __init__(
@@ -71,48 +74,62 @@ class Scheduler:
         watermark: float = 0.0,
         estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
+        policy: BatchingPolicy | None = None,
+        enable_chunking: bool = True,
+        block_copy_s: float = 0.0,
         ageing_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.budget = StepBudget(max_batch_tokens)
+        self.swap = SwapChoice(memory, block_copy_s)
         self._memory = memory
-        self._max_running = min(max_batch_size, max_batch_tokens)
-        self._max_batch_tokens = max_batch_tokens
         self._eos_ids = eos_ids
-        self._admission = Admission(memory, self._max_running, watermark, estimate or OutputEstimate())
-        self._preempt_hook = preempt_hook
-        self._requests: dict[str, Request] = {}
-        self._running: list[Request] = []
-        self._waiting: WaitingQueue[Request] = WaitingQueue(ageing_s)
+        gathering = Gathering(policy or Continuous(EngineConfig()), max_batch_size, ageing_s)
+        self._roster = Roster(memory, gathering, self.swap, ageing_s)
+        self._admission = Admission(
+            memory, max_batch_size, self.budget, watermark, estimate or OutputEstimate()
+        )
+        self._eviction = Eviction(self._roster, memory, self._admission, preempt_hook)
+        self._joining = Joining(self._roster, memory, self._admission, self.budget, clock)
+        self._cutter = ChunkCutter(memory, self.budget, enable_chunking=enable_chunking, clock=clock)
         self._clock = clock
         self._arrivals = 0
         self._step = 0
-        self.preemptions = 0
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._roster.running)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return self._roster.num_waiting
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Known tokens of all that wait; O(waiting)."""
+        return sum(request.num_tokens for request in self._roster.waiting())
+
+    @property
+    def preemptions(self) -> int:
+        """Preemptions so far, of all requests."""
+        return self._roster.preemptions
 
     def __contains__(self, request_id: str) -> bool:
         """Whether the request is here and unfinished."""
-        return request_id in self._requests
+        return request_id in self._roster
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._roster)
 
     # --------------------------------------------------------------------------- in and out
 
     def add(self, request: Request) -> StepOutcome | None:
         """Queues a request that `Limits.check` accepts. One whose output has ended already (a resumed
         answer that lacked only its terminal record) is not queued: its end is returned."""
-        assert request.id not in self._requests, f"{request.id} is here already"
+        assert request.id not in self._roster, f"{request.id} is here already"
         self._arrivals += 1
         request.turn.arrival = self._arrivals
-        self._requests[request.id] = request
-        self._waiting.push(request)
+        self._roster.add(request, self._clock())
         ending = request.ending(self._eos_ids)
         return self.finish(request.id, ending) if ending else None
 
@@ -123,39 +140,40 @@ class Scheduler:
 
     def finish(self, request_id: str, reason: FinishReason) -> StepOutcome | None:
         """Ends a request for a reason that the scheduler cannot see, such as a stop string."""
-        request = self._requests.get(request_id)
+        request = self._roster.get(request_id)
         if request is None:
             return None
-        if request.status is Status.RUNNING:
-            self._running.remove(request)
-        else:
-            self._waiting.remove(request)
+        self._roster.leave(request)
         self._end(request, reason)
         return StepOutcome(request.id, request.cached_tokens or 0, finish_reason=reason)
 
     # --------------------------------------------------------------------------- a step's two ends
 
     def schedule(self) -> StepPlan:
-        """Plans the next step. It has a chunk whenever a request is unfinished."""
+        """Plans the next step. It has a chunk whenever a request has been let in by the batching policy and
+        has not ended."""
         self._step += 1
-        self._preempt_by_hook()
-        self._admit(in_short_supply=self._preempt_for_decodes())
-        plan = StepPlan(self._step, self._cut_chunks())
-        assert plan.chunks or not self._requests, "requests wait, and the step does nothing for them"
-        return plan
+        self._eviction.by_hook(self._step)
+        short_of_budget = self._eviction.to_fit_budget()
+        short_of_blocks = self._eviction.for_decodes()
+        self._joining.let_join(in_short_supply=short_of_budget or short_of_blocks)
+        chunks = self._cutter.cut(self._roster.running, self._step)
+        assert chunks or not self._roster.num_active, "requests wait, and the step does nothing for them"
+        moves = self._memory.take_moves()
+        return StepPlan(self._step, chunks, *moves, preempted=self._roster.take_preempted())
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[StepOutcome]:
         """Takes the results of a step. Those of requests that were aborted, preempted or replaced since
         the step was planned are stale and dropped; chunks that end inside a prompt bring no outcome."""
         outcomes = []
         for chunk in plan.chunks:
-            request = self._requests.get(chunk.request_id)
+            request = self._roster.get(chunk.request_id)
             if request is None or request.planned_step != plan.step:
                 continue
             outcome = self._apply_chunk(request, chunk, result)
             if outcome is not None:
                 outcomes.append(outcome)
-        self._running = [request for request in self._running if request.status is Status.RUNNING]
+        self._roster.forget_ended()
         return outcomes
 
     def _apply_chunk(self, request: Request, chunk: Chunk, result: StepResult) -> StepOutcome | None:
@@ -184,156 +202,21 @@ class Scheduler:
             request.kept_blocks = full
 
     def _end(self, request: Request, reason: FinishReason) -> None:
-        del self._requests[request.id]
-        self._memory.release(request.finish(reason))
+        self._roster.end(request, reason)
         if reason in ("stop", "length"):
             self._admission.estimate.observe(request.num_output_tokens)
-
-    # --------------------------------------------------------------------------- preemption
-
-    def _preempt_by_hook(self) -> None:
-        if self._preempt_hook is None:
-            return
-        chosen = set(self._preempt_hook(self._step, [request.id for request in self._running]))
-        for request in [one for one in self._running if one.id in chosen and one.turn.stay_tokens]:
-            self._preempt(request)
-
-    def _preempt_for_decodes(self) -> bool:
-        """Finds a block for every decode that begins one; whether that took a preemption.
-
-        The request that would be preempted last always keeps its place, so every step gets somewhere,
-        and alone it has enough, since it was accepted only if it fits."""
-        size = self._memory.block_size
-        short = [one for one in self._running if len(one.token_ids) > len(one.block_ids) * size]
-        preempted = False
-        while len(short) > self._memory.num_free:
-            assert len(self._running) > 1, "a request alone does not fit, although it was accepted"
-            victim = max(self._running, key=eagerness_to_yield)
-            self._preempt(victim, evicted=True)
-            self._admission.estimate.raise_after_preemption()
-            short = [request for request in short if request is not victim]
-            preempted = True
-        for request in short:
-            request.extend(self._memory.allocate(1))
-        return preempted
-
-    def _preempt(self, request: Request, *, evicted: bool = False) -> None:
-        self._running.remove(request)
-        self._memory.release(request.preempt(evicted=evicted))
-        self._waiting.push(request)
-        self.preemptions += 1
-
-    # --------------------------------------------------------------------------- admission
-
-    def _admit(self, *, in_short_supply: bool) -> None:
-        """Lets waiting requests join while there are slots, memory, and tokens in this step's budget.
-
-        What is free belongs to the one that is due, or to running requests where memory is in short
-        supply. Others then join only in the place of lower lanes.
-        """
-        now = self._clock()
-        self._waiting.age(now)
-        blocked = 0
-        for request in self._waiting.candidates(self._max_running - len(self._running) + LOOKAHEAD):
-            due = self._waiting.due()
-            in_place = in_short_supply or due not in (None, request)
-            if self._may_join(request, in_place):
-                prefix = self._memory.lookup(request.chain, request.token_ids)
-                victims = self._admission.make_room(request, prefix, self._running, in_place=in_place)
-                if victims is not None:
-                    self._join(request, prefix, victims, now)
-                    continue
-            elif request is not due:
-                return
-            blocked += 1
-            if blocked == LOOKAHEAD:
-                return
-
-    def _may_join(self, request: Request, in_place: bool) -> bool:
-        """Two cheap tests: of slots, and whether it would get tokens in this step, after all whose turn is
-        before its own. To join earlier would only hold memory, and miss what others are about to put into the
-        prefix cache."""
-        if not self._admission.has_slot(request, self._running, in_place=in_place):
-            return False
-        order = request.turn.order
-        ahead = sum(other.gap for other in self._running if other.gap == 1 or other.turn.order < order)
-        gives_way = in_place or len(self._running) == self._max_running
-        return ahead - gives_way < self._max_batch_tokens
-
-    def _join(self, request: Request, prefix: Sequence[int], victims: Sequence[Request], now: float) -> None:
-        for victim in victims:
-            self._preempt(victim)
-        self._waiting.remove(request)
-        self._waiting.overtake(request.turn.arrival, now)
-        blocks = self._memory.acquire(prefix, request.num_tokens)
-        request.start(blocks, len(prefix), self._memory.block_size)
-        self._running.append(request)
-
-    # --------------------------------------------------------------------------- chunks
-
-    def _cut_chunks(self) -> list[Chunk]:
-        """One token for each decode, then what is left of the budget for longer gaps, in turn. A request
-        that gets nothing is overtaken, and so will be due in a bounded number of steps."""
-        chunks = [self._cut(request, 1) for request in self._running if request.gap == 1]
-        budget = self._max_batch_tokens - len(chunks)
-        for request in sorted((one for one in self._running if one.gap > 1), key=lambda one: one.turn.order):
-            size = min(request.gap, budget)
-            budget -= size
-            self._note_turn(request, size)
-            if size == 1:
-                chunks.insert(0, self._cut(request, 1))
-            elif size:
-                chunks.append(self._cut(request, size))
-        return chunks
-
-    def _note_turn(self, request: Request, size: int) -> None:
-        if size:
-            request.turn.served()
-        else:
-            request.turn.overtake(self._clock())
-
-    def _cut(self, request: Request, size: int) -> Chunk:
-        start, tokens = request.num_computed_tokens, request.token_ids
-        end = start + size
-        request.planned_step = self._step
-        return Chunk(
-            request_id=request.id,
-            token_ids=tokens[start:end],
-            start=start,
-            block_table=request.block_ids[: self._memory.blocks_for(end)],
-            samples=end == len(tokens),
-            params=request.params,
-        )
 
     # --------------------------------------------------------------------------- self-check
 
     def check_idle(self) -> None:
         """O(1): with nothing to do, all memory is free. Raises AssertionError otherwise."""
-        if not self._requests:
+        if not self._roster:
             assert self._memory.num_used == 0, f"nothing runs, and {self._memory.num_used} blocks are held"
+            assert not self._memory.host_slots_used, "nothing runs, and the host keeps blocks"
 
     def check_invariants(self) -> None:
         """Conservation of blocks and requests, and what each status promises; O(blocks). Raises
         AssertionError."""
         self.check_idle()
-        self._waiting.check_invariants()
-        self._memory.check_invariants(request.block_ids for request in self._running)
-        assert len(self._running) <= self._max_running
-        here = {request.id: request for request in [*self._running, *self._waiting]}
-        assert len(here) == self.num_running + self.num_waiting, "a request is in two places"
-        assert here == self._requests, "a request is lost"
-        for request in self._running:
-            self._check_running(request)
-        for request in self._waiting:
-            assert request.status in (Status.WAITING, Status.PREEMPTED), request.status
-            assert not request.block_ids, f"{request.id} waits and holds blocks"
-            assert not request.num_computed_tokens, f"{request.id} waits and has computed tokens"
-
-    def _check_running(self, request: Request) -> None:
-        assert request.status is Status.RUNNING, request.status
-        assert 0 < request.gap <= request.num_tokens, "a running request has nothing to compute"
-        held = len(request.block_ids)
-        needed = self._memory.blocks_for(request.num_tokens)
-        newest = 1 if request.gap == 1 else 0  # the block of a token just sampled comes with the next step
-        assert needed - newest <= held <= needed, f"{request.id}: {held} blocks held, {needed} needed"
-        assert request.max_tokens_left > 0, f"{request.id} goes on after its end"
+        self._roster.check_invariants()
+        assert self.num_running <= self._admission.max_running

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from headrace.gpu_engine.api import SamplingParams
+from headrace.gpu_engine.api import SamplingParams, TokenLogprobs
+from headrace.gpu_engine.sampling.controls import Controls
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -17,7 +18,8 @@ class Chunk(msgspec.Struct, frozen=True):
     `token_ids` [n] are the input tokens at positions `start` … `start + n - 1`; the KV of all earlier
     positions is in the blocks. `block_table` covers positions 0 … start + n - 1, `block_size` each. With
     `samples`, the token at position `start + n` is drawn from the logits of the last one; its noise is
-    keyed by (params.seed, start + n).
+    keyed by (params.seed, start + n). `controls`: what shapes that choice or tells of it beyond what `params`
+    say to every sampler; None for most requests.
     """
 
     request_id: str
@@ -26,24 +28,41 @@ class Chunk(msgspec.Struct, frozen=True):
     block_table: Sequence[int]
     samples: bool
     params: SamplingParams
+    controls: Controls | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One ragged forward: chunks of all scheduled requests, those of a single token first."""
+    """One ragged forward: chunks of all scheduled requests, those of a single token first.
+
+    Before it, whole blocks are copied as `memory.moves` says: `copies` (source, destination) within the KV
+    memory, `copies_out` (block, host slot), `copies_in` (host slot, block). `preempted`: ids that lost their
+    place for this step.
+    """
 
     step: int
     chunks: Sequence[Chunk]
+    copies: Sequence[tuple[int, int]] = ()
+    copies_out: Sequence[tuple[int, int]] = ()
+    copies_in: Sequence[tuple[int, int]] = ()
+    preempted: Sequence[str] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.token_ids) for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """`sampled`: next token by request id. `failed`: requests whose logits were not finite, with a reason;
-    nothing of theirs may enter the prefix cache."""
+    nothing of theirs may enter the prefix cache. `logprobs`: of the sampled tokens of requests that ask for
+    them; `prompt_logprobs`: of a whole prompt, once, in the step that samples the first token after it."""
 
     step: int
     sampled: Mapping[str, int]
     failed: Mapping[str, str] = field(default_factory=dict)
+    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
 
 
 class Runner(Protocol):

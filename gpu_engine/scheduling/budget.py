@@ -1,0 +1,39 @@
+"""How many tokens a step may compute: the configured number, or fewer for a while after memory ran out."""
+
+from __future__ import annotations
+
+GOOD_STEPS = 16
+"""Steps in a row that must succeed before a shrunken budget grows by a quarter."""
+
+
+class StepBudget:
+    """The tokens of a step, at most `limit` and at least 1."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.tokens = limit
+        self.shrinks = 0
+        self._good = 0
+
+    @property
+    def is_shrunken(self) -> bool:
+        return self.tokens < self.limit
+
+    def shrink(self, num_tokens: int) -> bool:
+        """A step of `num_tokens` ran out of memory: the next has half of them at most. False if that one was
+        a single token, so that nothing is left to halve."""
+        self._good = 0
+        if num_tokens <= 1:
+            return False
+        self.shrinks += 1
+        self.tokens = min(self.tokens, num_tokens) // 2
+        return True
+
+    def note_success(self) -> None:
+        """A step went well. The budget creeps back, lest the next long prompt meets the same wall at once."""
+        if not self.is_shrunken:
+            return
+        self._good += 1
+        if self._good >= GOOD_STEPS:
+            self._good = 0
+            self.tokens = min(self.limit, self.tokens + max(1, self.tokens // 4))

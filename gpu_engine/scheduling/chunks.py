@@ -1,0 +1,70 @@
+"""Who computes how many tokens of a step: one for each decode, the rest in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.scheduling.budget import StepBudget
+from headrace.gpu_engine.scheduling.request import Request
+from headrace.gpu_engine.scheduling.step import Chunk
+
+
+class ChunkCutter:
+    """Cuts the chunks of a step from the gaps of running requests.
+
+    `enable_chunking` off: a gap is computed in one piece, alone and beyond the budget where it is longer than
+    that, unless the budget has shrunk for want of memory. `clock` (seconds) serves ageing alone.
+    """
+
+    def __init__(
+        self, memory: KVMemory, budget: StepBudget, *, enable_chunking: bool, clock: Callable[[], float]
+    ) -> None:
+        self._memory = memory
+        self._budget = budget
+        self._enable_chunking = enable_chunking
+        self._clock = clock
+
+    def cut(self, running: Sequence[Request], step: int) -> list[Chunk]:
+        """One token for each decode, then what is left of the budget for longer gaps, in turn. A request
+        that gets nothing is overtaken, and so will be due in a bounded number of steps."""
+        chunks = [self._chunk(request, 1, step) for request in running if request.gap == 1]
+        left = self._budget.tokens - len(chunks)
+        is_first = True
+        for request in sorted((one for one in running if one.gap > 1), key=lambda one: one.turn.order):
+            size = self._portion(request.gap, left, is_first=is_first)
+            left -= size
+            is_first = is_first and not size
+            self._note_turn(request, size)
+            if size == 1:
+                chunks.insert(0, self._chunk(request, 1, step))
+            elif size:
+                chunks.append(self._chunk(request, size, step))
+        return chunks
+
+    def _portion(self, gap: int, left: int, *, is_first: bool) -> int:
+        if gap <= left:
+            return gap
+        if self._enable_chunking or self._budget.is_shrunken:
+            return max(0, left)
+        return gap if is_first and gap > self._budget.limit else 0
+
+    def _note_turn(self, request: Request, size: int) -> None:
+        if size:
+            request.turn.served()
+        else:
+            request.turn.overtake(self._clock())
+
+    def _chunk(self, request: Request, size: int, step: int) -> Chunk:
+        start, tokens = request.num_computed_tokens, request.token_ids
+        end = start + size
+        request.planned_step = step
+        return Chunk(
+            request_id=request.id,
+            token_ids=tokens[start:end],
+            start=start,
+            block_table=request.block_ids[: self._memory.blocks_for(end)],
+            samples=end == len(tokens),
+            params=request.params,
+            controls=request.controls,
+        )

@@ -1,0 +1,75 @@
+"""Lets requests of the line join the running ones, while there are slots, memory and tokens for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.scheduling.admission import Admission
+from headrace.gpu_engine.scheduling.budget import StepBudget
+from headrace.gpu_engine.scheduling.request import Request
+from headrace.gpu_engine.scheduling.roster import Roster
+
+LOOKAHEAD = 8
+"""How many waiting requests that do not fit now are looked past in one step."""
+
+
+class Joining:
+    """Walks along the line, once a step. `clock` (seconds) serves ageing and the batching policy."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        memory: KVMemory,
+        admission: Admission,
+        budget: StepBudget,
+        clock: Callable[[], float],
+    ) -> None:
+        self._roster = roster
+        self._memory = memory
+        self._admission = admission
+        self._budget = budget
+        self._clock = clock
+
+    def let_join(self, *, in_short_supply: bool) -> None:
+        """What is free belongs to the one that is due, or to running requests where memory is in short
+        supply. Others then join only in the place of lower lanes."""
+        now = self._clock()
+        line, running = self._roster.line, self._roster.running
+        self._roster.let_in(now)
+        line.age(now)
+        blocked = 0
+        for request in line.candidates(max(0, self._admission.max_running - len(running)) + LOOKAHEAD):
+            due = line.due()
+            in_place = in_short_supply or due not in (None, request)
+            if self._may_join(request, in_place):
+                if self._join(request, in_place, now):
+                    continue
+            elif request is not due:
+                return
+            blocked += 1
+            if blocked == LOOKAHEAD:
+                return
+
+    def _may_join(self, request: Request, in_place: bool) -> bool:
+        """Two cheap tests: of slots, and whether it would get tokens in this step, after all whose turn is
+        before its own. To join earlier would only hold memory, and miss what others are about to put into the
+        prefix cache."""
+        running = self._roster.running
+        if not self._admission.has_slot(request, running, in_place=in_place):
+            return False
+        order = request.turn.order
+        ahead = sum(other.gap for other in running if other.gap == 1 or other.turn.order < order)
+        gives_way = in_place or len(running) >= self._admission.max_running
+        return ahead - gives_way < self._budget.tokens
+
+    def _join(self, request: Request, in_place: bool, now: float) -> bool:
+        """Whether it joined; those of lower lanes whose place it takes have left then."""
+        prefix = self._memory.lookup(request.chain, request.token_ids)
+        victims = self._admission.make_room(request, prefix, self._roster.running, in_place=in_place)
+        if victims is None:
+            return False
+        for victim in victims:
+            self._roster.preempt(victim)
+        self._roster.join(request, prefix, now)
+        return True
