@@ -5,9 +5,19 @@ They are msgspec structs because the same objects travel between a consumer and 
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer must look like. `source` is a JSON schema (as JSON), a regular expression (Rust's
+    syntax, matched against the whole answer) or a Lark grammar (llguidance's dialect) that begins with
+    `start`; `choices`, for `choice`, are the only answers there are."""
+
+    kind: Literal["json_schema", "regex", "choice", "lark"]
+    source: str = ""
+    choices: tuple[str, ...] = ()
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +28,22 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     None: the engine draws one, so that two requests that are equal have answers that differ.
     `max_tokens` counts generated tokens; None: up to `max_total_tokens`. `stop` strings end the text
     before them. `ignore_eos` ignores the model's end token, not `stop`.
+
+    `stop_token_ids` end the answer as the model's end token does. `min_tokens`: neither comes before that
+    many tokens, and `stop` is looked for only in the text behind them. `include_stop_str_in_output` shows the
+    stop string, or the text of the token that ended the answer.
+
+    `presence_penalty` and `frequency_penalty` count the output, `repetition_penalty` the prompt too.
+    `logit_bias`: number to add, by token id. `bad_words` never appear (each is tokenised as it stands, and
+    behind a space). In which order all this applies: `sampling.controls`.
+
+    `logprobs`: tell the log probability of each token, and this many of the likeliest in its place;
+    `prompt_logprobs`: likewise of the prompt, which is then computed anew, whatever the prefix cache holds.
+    Both are the model's own: before temperature, penalties and filters. `echo` begins the text with the
+    prompt's. `grammar`: the answer follows it, if it is not cut short by `max_tokens`.
+
+    `n` answers to one prompt, each with its own noise, drawn from `seed`; of `best_of` (if that is more)
+    those with the highest mean log probability.
     """
 
     max_tokens: int | None = None
@@ -28,6 +54,28 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    include_stop_str_in_output: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    bad_words: tuple[str, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    grammar: Grammar | None = None
+    n: int = 1
+    best_of: int | None = None
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Natural log of a token's probability, and (id, log probability) of the likeliest ones, best first."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]] = []
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +107,9 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     `token_ids` are all new ids, `text` what may be shown of them (text that could still become a stop
     string, or half a character, is held back). `finish_reason`: `stop`, `length` or `abort`; set, or
     `error` set, in exactly one output per request, the last. `cached_tokens`: prompt tokens that came
-    from the prefix cache, valid in every output.
+    from the prefix cache, valid in every output. `logprobs`: one for each of `token_ids`, where asked for;
+    `prompt_logprobs`: of all prompt tokens but the first, in the first output with a token. `index`: which of
+    the `n` answers this belongs to; each has its last output.
     """
 
     id: str
@@ -68,6 +118,9 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     error: EngineError | None = None
     cached_tokens: int = 0
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
+    index: int = 0
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

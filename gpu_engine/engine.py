@@ -5,21 +5,26 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output, SamplingParams
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.sampling.controls_maker import ControlsMaker
+from headrace.gpu_engine.sampling.guide import GrammarError
 from headrace.gpu_engine.scheduling.admission import OutputEstimate
 from headrace.gpu_engine.scheduling.limits import Limits
 from headrace.gpu_engine.scheduling.request import Request
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook, Scheduler, StepOutcome
-from headrace.gpu_engine.scheduling.step import Runner
+from headrace.gpu_engine.scheduling.step import Runner, StepResult
 from headrace.gpu_engine.scheduling.turn import turn_of
 from headrace.gpu_engine.text.contract import Tokenizer
-from headrace.gpu_engine.text.stream import TextStream
+from headrace.gpu_engine.text.stream import open_text
+
+_NOTHING: Final = StepResult(0, {})
+"""The result of no step, for requests that end outside of one."""
 
 
 class TextStage(Protocol):
@@ -28,12 +33,13 @@ class TextStage(Protocol):
     @property
     def stopped(self) -> bool: ...
 
-    def feed(self, token_ids: Sequence[int]) -> str: ...
+    def feed(self, token_ids: Sequence[int], *, ended: bool = False) -> str:
+        """`ended`: the last of these tokens is one that ends an answer."""
 
     def flush(self) -> str: ...
 
 
-OpenText: TypeAlias = Callable[[Tokenizer, Sequence[int], Sequence[str]], TextStage]
+OpenText: TypeAlias = Callable[[Tokenizer, Sequence[int], SamplingParams], TextStage]
 
 
 class StepEngine:
@@ -56,7 +62,7 @@ class StepEngine:
         vocab_size: int,
         estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
-        open_text: OpenText = TextStream,
+        open_text: OpenText = open_text,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
@@ -86,6 +92,7 @@ class StepEngine:
             ageing_s=config.priority_ageing_ms / 1000,
             clock=clock,
         )
+        self._controls = ControlsMaker(tokenizer, vocab_size)
         self._texts: dict[str, TextStage] = {}
         self._ended: dict[str, Output] = {}
         self._info = EngineInfo(
@@ -125,62 +132,74 @@ class StepEngine:
         error = self._limits.check(request)
         if error is not None:
             return error
-        ending = self._scheduler.add(self._accept(request))
-        text = self._texts[request.id] = self._open_text(
-            self._tokenizer, request.prompt_ids, request.params.stop
-        )
-        text.feed(_shown(request.output_ids, ending))
+        try:
+            accepted = self._accept(request)
+        except GrammarError as refusal:
+            message = f"The grammar cannot be used: {refusal}"
+            return EngineError(code="invalid_request", message=message, param="grammar")
+        ending = self._scheduler.add(accepted)
+        text = self._texts[request.id] = self._open_text(self._tokenizer, request.prompt_ids, request.params)
+        if request.output_ids:
+            text.feed(request.output_ids, ended=_ended_by_token(ending))
         if text.stopped and ending is None:
             ending = self._scheduler.finish(request.id, "stop")
         if ending is not None:
-            self._ended[request.id] = self._say(ending)
+            self._ended[request.id] = self._say(ending, _NOTHING)
         return None
 
     def abort(self, request_id: str) -> None:
         ending = self._scheduler.abort(request_id)
         if ending is not None:
-            self._ended[request_id] = self._say(ending)
+            self._ended[request_id] = self._say(ending, _NOTHING)
 
     def step(self) -> list[Output]:
         outputs: list[Output] = []
         if len(self._scheduler):
             plan = self._scheduler.schedule()
             result = self._runner.launch(plan)
-            outputs = [self._say(outcome) for outcome in self._scheduler.apply(plan, result)]
+            outputs = [self._say(outcome, result) for outcome in self._scheduler.apply(plan, result)]
             self._scheduler.check_idle()
         ended, self._ended = self._ended, {}
         return [*ended.values(), *outputs]
 
     def _accept(self, request: EngineRequest) -> Request:
+        """Raises GrammarError."""
         prompt = len(request.prompt_ids)
+        token_ids = [*request.prompt_ids, *request.output_ids]
+        # What the prefix cache knows has no logits: a salt that nobody shares keeps it out.
+        salt = secrets.token_bytes(16) if request.params.prompt_logprobs is not None else b""
         return Request(
             id=request.id,
-            token_ids=[*request.prompt_ids, *request.output_ids],
+            token_ids=token_ids,
             num_prompt_tokens=prompt,
             max_output_tokens=self._limits.max_output_tokens(prompt, request.params.max_tokens),
             params=_seeded(request.params),
-            chain=self._memory.chain(),
+            chain=self._memory.chain(salt),
+            controls=self._controls.make(request, token_ids),
             turn=turn_of(request),
         )
 
-    def _say(self, outcome: StepOutcome) -> Output:
+    def _say(self, outcome: StepOutcome, result: StepResult) -> Output:
         """What a reader sees of an outcome. A stop string that it completes ends the request here."""
-        text = self._texts[outcome.request_id]
+        name = outcome.request_id
+        text = self._texts[name]
         token_ids = [] if outcome.token is None else [outcome.token]
-        piece = text.feed(_shown(token_ids, outcome))
+        piece = text.feed(token_ids, ended=_ended_by_token(outcome))
         stopped = text.stopped
         if stopped and not outcome.is_last:
-            self._scheduler.finish(outcome.request_id, "stop")
+            self._scheduler.finish(name, "stop")
         if stopped or outcome.is_last:
             piece += "" if outcome.failure else text.flush()
-            del self._texts[outcome.request_id]
+            del self._texts[name]
         return Output(
-            id=outcome.request_id,
+            id=name,
             token_ids=token_ids,
             text=piece,
             finish_reason="stop" if stopped else outcome.finish_reason,
             error=EngineError(code="internal_error", message=outcome.failure) if outcome.failure else None,
             cached_tokens=outcome.cached_tokens,
+            logprobs=[result.logprobs[name]] if name in result.logprobs else [],
+            prompt_logprobs=list(result.prompt_logprobs.get(name, ())),
         )
 
     def check_invariants(self) -> None:
@@ -195,8 +214,6 @@ def _seeded(params: SamplingParams) -> SamplingParams:
     return msgspec.structs.replace(params, seed=secrets.randbits(63))
 
 
-def _shown(token_ids: Sequence[int], outcome: StepOutcome | None) -> Sequence[int]:
-    """The tokens that may become text: all but the end token that ended the answer. (The scheduler's
-    `stop` is always that; stop strings are found here.)"""
-    ended_by_token = outcome is not None and outcome.finish_reason == "stop"
-    return token_ids[:-1] if ended_by_token else token_ids
+def _ended_by_token(outcome: StepOutcome | None) -> bool:
+    """The scheduler's `stop` is always that; stop strings are found here."""
+    return outcome is not None and outcome.finish_reason == "stop"

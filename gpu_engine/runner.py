@@ -14,13 +14,12 @@ from headrace.gpu_engine.inputs import StepInputs, build_inputs
 from headrace.gpu_engine.memory.machine import mib, require_memory
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.load import LoadedModel, load_model
-from headrace.gpu_engine.sampling.sampler import sample
+from headrace.gpu_engine.sampling.head import SamplingHead
+from headrace.gpu_engine.sampling.shape import NOT_FINITE
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
 
 SHORTEST: Final = 2
 """Tokens of the shortest request: one of prompt, one of output."""
-
-NOT_FINITE: Final = "the model's output is not finite for this input"
 
 
 class ModelRunner:
@@ -37,6 +36,7 @@ class ModelRunner:
         self.vocab_size = config.vocab_size
         self.max_context = config.max_context
         self._model = model.decoder
+        self._head = SamplingHead(model.decoder.logits)
         self._attention = attention
         self._block_size = block_size
 
@@ -57,20 +57,10 @@ class ModelRunner:
         step = self._attention.begin(inputs.batch)
         hidden = self._model.forward(inputs.token_ids, inputs.batch.positions, step)
         failed = _find_failed(plan.chunks, inputs, hidden)
-        sampled = self._sample(plan.chunks, inputs, hidden)
-        failed |= {request_id: NOT_FINITE for request_id, token in sampled.items() if token is None}
-        kept = {id_: token for id_, token in sampled.items() if token is not None and id_ not in failed}
-        return StepResult(plan.step, kept, failed)
-
-    def _sample(
-        self, chunks: Sequence[Chunk], inputs: StepInputs, hidden: torch.Tensor
-    ) -> dict[str, int | None]:
-        rows = [i for i, chunk in enumerate(chunks) if chunk.samples]
-        sampling = [chunks[i] for i in rows]
-        logits = self._model.logits(hidden[inputs.ends[rows] - 1])
-        positions = [chunk.start + len(chunk.token_ids) for chunk in sampling]
-        tokens = sample(logits, [chunk.params for chunk in sampling], positions)
-        return dict(zip((chunk.request_id for chunk in sampling), tokens, strict=True))
+        sampled = self._head.sample(plan.chunks, hidden, inputs.ends)
+        return StepResult(
+            plan.step, sampled.tokens, sampled.failed | failed, sampled.logprobs, sampled.prompt_logprobs
+        )
 
 
 def load_runner(config: EngineConfig) -> ModelRunner:

@@ -37,17 +37,22 @@ def sample(
         ]
 
 
-def _choose(logits: Row, every: Places, params: SamplingParams, position: int) -> int | None:
-    # NaN is both the largest and the smallest value of a row that holds one.
+def find_best(logits: Row) -> int | None:
+    """The first of the largest logits; None where any is not finite: NaN is both the largest and the smallest
+    value of a row that holds one."""
     best = int(logits.argmax())
-    if not (np.isfinite(logits[best]) and np.isfinite(logits.min())):
-        return None
-    return best if params.temperature == 0 else _draw(logits, every, params, position)
+    return best if np.isfinite(logits[best]) and np.isfinite(logits.min()) else None
 
 
-def _draw(logits: Row, ids: Places, params: SamplingParams, position: int) -> int:
+def _choose(logits: Row, every: Places, params: SamplingParams, position: int) -> int | None:
+    best = find_best(logits)
+    return best if best is None or params.temperature == 0 else draw(logits, every, params, position)
+
+
+def draw(logits: Row, ids: Places, params: SamplingParams, position: int) -> int:
     """A token of `ids` [V] by inverse transform sampling: one uniform number, looked up in the cumulated
-    weights in the order of token ids. Weights are relative to that of the likeliest token, in float32."""
+    weights in the order of token ids. Weights are relative to that of the likeliest token, in float32. Tokens
+    at minus infinity are never drawn; one at least must be above it."""
     assert params.seed is not None, "the engine gives every request that draws a seed"
     temperature = min(max(params.temperature, COLDEST), HOTTEST)
     if 0 < params.top_k < len(ids):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 
-from headrace.gpu_engine.api import EngineError, EngineRequest, SamplingParams
+from headrace.gpu_engine.api import EngineError, EngineRequest
 from headrace.gpu_engine.config import EngineConfig
-
-MAX_STOP_STRINGS = 16
-SEED_RANGE = (-(1 << 63), (1 << 64) - 1)
+from headrace.gpu_engine.sampling.check import check_params
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class Limits:
             self._check_length(len(request.prompt_ids))
             or self._check_vocabulary(request.prompt_ids, "prompt_ids")
             or self._check_vocabulary(request.output_ids, "output_ids")
-            or check_params(request.params)
+            or check_params(request.params, self.vocab_size)
         )
 
     def _check_length(self, prompt: int) -> EngineError | None:
@@ -87,37 +84,6 @@ class Limits:
                     f"whose ids are 0 to {self.vocab_size - 1}.",
                 )
         return None
-
-
-def check_params(params: SamplingParams) -> EngineError | None:
-    """Why `params` make no sense, if so. NaN is outside every range."""
-    rules = (
-        (
-            params.max_tokens is None or params.max_tokens >= 1,
-            "max_tokens",
-            f"max_tokens must be at least 1, not {params.max_tokens}.",
-        ),
-        (
-            isfinite(params.temperature) and params.temperature >= 0,
-            "temperature",
-            f"temperature must be a finite number of at least 0, not {params.temperature}.",
-        ),
-        (0 < params.top_p <= 1, "top_p", f"top_p must be above 0 and at most 1, not {params.top_p}."),
-        (params.top_k >= 0, "top_k", f"top_k must be at least 0 (0: no limit), not {params.top_k}."),
-        (0 <= params.min_p <= 1, "min_p", f"min_p must be between 0 and 1, not {params.min_p}."),
-        (
-            params.seed is None or SEED_RANGE[0] <= params.seed <= SEED_RANGE[1],
-            "seed",
-            f"seed must fit in 64 bits, {params.seed} does not.",
-        ),
-        (
-            len(params.stop) <= MAX_STOP_STRINGS,
-            "stop",
-            f"stop may have at most {MAX_STOP_STRINGS} strings, not {len(params.stop)}.",
-        ),
-        (all(params.stop), "stop", "A stop string must not be empty."),
-    )
-    return next((_invalid(name, message) for holds, name, message in rules if not holds), None)
 
 
 def _invalid(param: str, message: str) -> EngineError:

@@ -25,6 +25,12 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Token ids of a raw prompt, with the special tokens that the model expects (bos)."""
 
+    def encode_piece(self, text: str) -> list[int]:
+        """Token ids of text within an answer: no special tokens are added. Raises TextError."""
+
+    def to_json(self) -> str | None:
+        """The tokenizer in the form of Hugging Face's `tokenizer.json`; None where it has no such form."""
+
     def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         """Token ids of a conversation under the model's chat template, up to where the assistant begins.
         Raises TextError where the template refuses or there is none."""

@@ -56,6 +56,14 @@ class HfTokenizer:
         """Ids of a raw prompt, with bos where the model expects it. Raises TextError."""
         return list(self._backend.encode(check_text(text), add_special_tokens=True).ids)
 
+    def encode_piece(self, text: str) -> list[int]:
+        """Ids of text alone. Raises TextError."""
+        return list(self._backend.encode(check_text(text), add_special_tokens=False).ids)
+
+    def to_json(self) -> str | None:
+        """As Hugging Face's tokenizer.json."""
+        return str(self._backend.to_str())
+
     def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         """Ids of a conversation up to where the assistant begins. Raises TextError."""
         text = self._render(plain_messages(messages))

@@ -23,6 +23,14 @@ class SimTokenizer:
         """The text's bytes; TextError for lone surrogates."""
         return list(check_text(text).encode())
 
+    def encode_piece(self, text: str) -> list[int]:
+        """The same: there are no special tokens to add."""
+        return self.encode(text)
+
+    def to_json(self) -> str | None:
+        """It has no such form."""
+        return None
+
     def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         """Each message as 257 role 258 content 256, then the beginning of the assistant's."""
         ids: list[int] = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Passes text on until a stop string is complete; shows nothing of that string.
+    """Passes text on until a stop string is complete; shows nothing of that string, or, with `include`, all.
 
     Text that could still become a stop string is held back: the longest end of the text that begins any of
     them. The match that *ends* first wins, and of those that end together the longest; so the outcome does
@@ -14,9 +14,10 @@ class StopMatcher:
     cost is O(1) amortised per character and stop string.
     """
 
-    __slots__ = ("_automata", "_held", "_stopped")
+    __slots__ = ("_automata", "_held", "_include", "_stopped")
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        self._include = include
         self._automata = [_Automaton(stop) for stop in stops]
         self._held = ""
         self._stopped = False
@@ -35,7 +36,7 @@ class StopMatcher:
             matched = self._advance(seen[index])
             if matched:
                 self._stopped, self._held = True, ""
-                return seen[: index + 1 - matched]
+                return seen[: index + 1 if self._include else index + 1 - matched]
         shown = len(seen) - max(automaton.matched for automaton in self._automata)
         self._held = seen[shown:]
         return seen[:shown]

@@ -4,31 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.text.detokenize import Decoder, IncrementalDetokenizer
 from headrace.gpu_engine.text.stop import StopMatcher
 
 
 class TextStream:
-    """Feeds tokens, yields text. `stop`: strings that end the text before them; matched in the output only.
+    """Feeds tokens, yields text. `stop`: strings that end the text before them, or behind them with
+    `include_stop`; matched in the output only, in what follows its first `min_tokens` tokens. `heading` is
+    shown before the first piece.
 
     All pieces joined, with `flush()` last, are the same however the tokens were grouped, so an answer that
     resumes elsewhere is replayed through `feed` without showing it and goes on seamlessly.
     """
 
-    __slots__ = ("_detokenizer", "_matcher")
+    __slots__ = ("_detokenizer", "_heading", "_include_stop", "_matcher", "_unmatched")
 
-    def __init__(self, tokenizer: Decoder, prompt_ids: Sequence[int], stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Decoder,
+        prompt_ids: Sequence[int],
+        stop: Sequence[str] = (),
+        *,
+        include_stop: bool = False,
+        min_tokens: int = 0,
+        heading: str = "",
+    ) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_ids)
-        self._matcher = StopMatcher(stop)
+        self._matcher = StopMatcher(stop, include=include_stop)
+        self._unmatched = min_tokens
+        self._heading = heading
+        self._include_stop = include_stop
 
     @property
     def stopped(self) -> bool:
-        """A stop string was completed; the text ends before it, and what is fed later shows nothing."""
+        """A stop string was completed; the text ends there, and what is fed later shows nothing."""
         return self._matcher.stopped
 
-    def feed(self, token_ids: Sequence[int]) -> str:
-        """Text that may be shown now; may be empty."""
-        return "" if self.stopped else self._matcher.feed(self._detokenizer.feed(token_ids))
+    def feed(self, token_ids: Sequence[int], *, ended: bool = False) -> str:
+        """Text that may be shown now; may be empty. `ended`: the last of these tokens ended the answer, and
+        is no text of it, unless `include_stop` says so."""
+        if self.stopped:
+            return ""
+        token_ids = token_ids[:-1] if ended and not self._include_stop else token_ids
+        heading, self._heading = self._heading, ""
+        if self._unmatched:
+            early = min(self._unmatched, len(token_ids))
+            self._unmatched -= early
+            heading += self._detokenizer.feed(token_ids[:early])
+            token_ids = token_ids[early:]
+        return heading + self._matcher.feed(self._detokenizer.feed(token_ids))
 
     def flush(self) -> str:
         """What was held back, when the answer ends by its end token, its length or an abort; ends the stream.
@@ -37,4 +62,17 @@ class TextStream:
         """
         if self.stopped:
             return ""
-        return self._matcher.feed(self._detokenizer.flush()) + self._matcher.flush()
+        heading, self._heading = self._heading, ""
+        return heading + self._matcher.feed(self._detokenizer.flush()) + self._matcher.flush()
+
+
+def open_text(tokenizer: Decoder, prompt_ids: Sequence[int], params: SamplingParams) -> TextStream:
+    """The text of an answer to `prompt_ids` under `params`."""
+    return TextStream(
+        tokenizer,
+        prompt_ids,
+        params.stop,
+        include_stop=params.include_stop_str_in_output,
+        min_tokens=params.min_tokens,
+        heading=tokenizer.decode(prompt_ids) if params.echo else "",
+    )

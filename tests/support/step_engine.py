@@ -23,6 +23,12 @@ class IdTokenizer:
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
 
+    def encode_piece(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def to_json(self) -> str | None:
+        return None
+
     def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         raise NotImplementedError
 

@@ -26,6 +26,12 @@ class CountingTokenizer(SimTokenizer):
         self.asked += 1
         return super().encode(text)
 
+    def encode_piece(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def to_json(self) -> str | None:
+        return None
+
     def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         self.asked += 1
         return super().encode_chat(messages)

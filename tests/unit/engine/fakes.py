@@ -93,6 +93,12 @@ class LetterTokenizer:
     def encode(self, text: str) -> list[int]:
         return [ord(letter) - ord("a") for letter in text]
 
+    def encode_piece(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def to_json(self) -> str | None:
+        return None
+
     def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         raise NotImplementedError
 

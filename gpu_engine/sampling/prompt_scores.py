@@ -1,0 +1,46 @@
+"""Log probabilities of a prompt's own tokens, gathered chunk by chunk while it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.gpu_engine.api import TokenLogprobs
+from headrace.gpu_engine.sampling.logprobs import Scores
+
+
+class PromptScores:
+    """Entry i tells of prompt token i + 1, which the logits at position i predict. None predict the first.
+
+    Positions come in order, from 0; those that a preemption makes the model compute again are not scored
+    again. The request must not begin with tokens from the prefix cache, whose logits nobody has.
+    """
+
+    __slots__ = ("_num_top", "_prompt", "_scores", "_taken")
+
+    def __init__(self, prompt_ids: Sequence[int], num_top: int) -> None:
+        self._prompt = list(prompt_ids)
+        self._num_top = num_top
+        self._scores: list[TokenLogprobs] = []
+        self._taken = False
+
+    def wanted(self, start: int, length: int) -> range:
+        """Of the positions `start` … `start + length - 1`, those whose logits are yet to be scored."""
+        first = len(self._scores)
+        assert start <= first, "tokens were passed over whose logits were asked for"
+        return range(first, max(first, min(start + length, len(self._prompt) - 1)))
+
+    def add(self, logits: npt.NDArray[np.float32]) -> None:
+        """Logits [n, V], finite, of the next n positions."""
+        for row in logits:
+            scores = Scores(row, self._num_top)
+            self._scores.append(scores.of(self._prompt[len(self._scores) + 1]))
+
+    def take(self) -> list[TokenLogprobs] | None:
+        """All of them, the first time it is asked after the last one is there."""
+        if self._taken or len(self._scores) < len(self._prompt) - 1:
+            return None
+        self._taken = True
+        return self._scores
