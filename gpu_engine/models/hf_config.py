@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
+from types import MappingProxyType
 from typing import Any, Final
 
 from huggingface_hub.errors import StrictDataclassError
 
-from headrace.gpu_engine.models.config import ModelConfig, RopeConfig
-from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.config import Activation, ModelConfig, RopeConfig
+from headrace.gpu_engine.models.errors import ModelError, wrong_config
+from headrace.gpu_engine.models.hf_rope import read_rope
 
 LIBRARY_ERRORS: Final = (
     OSError,
@@ -21,7 +24,11 @@ LIBRARY_ERRORS: Final = (
 )
 """What transformers and gguf raise at values in a file that they did not expect."""
 
-ROPE_KINDS: Final = ("default", "linear", "llama3")
+ACTIVATIONS: Final = MappingProxyType[str, Activation](
+    {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+)
+
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 SMALLEST: Final = {
     "vocab_size": 1,
@@ -36,83 +43,107 @@ MOST_LAYERS: Final = 10_000
 
 
 def read_decoder(config: Any, **family: Any) -> ModelConfig:
-    """The fields that all decoders of the Llama kind have; `family` adds those that differ. `config` is a
-    transformers config, whose classes know the defaults that a config.json leaves out."""
-    _refuse_unsupported(config)
-    _refuse_senseless(config)
-    return ModelConfig(
-        architecture=config.model_type,
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=_head_dim(config),
-        max_context=config.max_position_embeddings,
-        norm_eps=config.rms_norm_eps,
-        rope=_read_rope(config.rope_parameters),
-        tied_embeddings=bool(config.tie_word_embeddings),
-        **family,
+    """The fields that all decoders of the Llama kind have; `family` adds or replaces those that differ.
+    `config` is a transformers config, whose classes know the defaults that a config.json leaves out."""
+    refuse_senseless(config)
+    fields: dict[str, Any] = {
+        "architecture": config.model_type,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_layers": config.num_hidden_layers,
+        "num_heads": config.num_attention_heads,
+        "num_kv_heads": config.num_key_value_heads,
+        "head_dim": head_dim_of(config),
+        "max_context": config.max_position_embeddings,
+        "norm_eps": config.rms_norm_eps,
+        "tied_embeddings": bool(config.tie_word_embeddings),
+    }
+    if "activation" not in family:
+        fields["activation"] = read_activation(config.hidden_act)
+    if "rope" not in family:
+        fields["rope"] = read_whole_rope(config, config.rope_parameters)
+    if "windows" not in family:
+        require_layer_types(config, FULL)
+    return ModelConfig(**fields | family)
+
+
+def read_activation(name: str) -> Activation:
+    """Our name of an activation."""
+    if name not in ACTIVATIONS:
+        raise ModelError(
+            f"The model's activation '{name}' is not supported; supported are {', '.join(ACTIVATIONS)}."
+        )
+    return ACTIVATIONS[name]
+
+
+def read_whole_rope(config: Any, parameters: dict[str, Any]) -> RopeConfig:
+    """The rope of a family that rotates whole heads."""
+    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ModelError("The model rotates only a part of each head, which is not supported.")
+    return read_rope(
+        parameters, max_context=config.max_position_embeddings, head_dim=head_dim_of(config), share=1.0
     )
 
 
-def _read_rope(parameters: dict[str, Any]) -> RopeConfig:
-    kind = parameters.get("rope_type", "default")
-    if kind not in ROPE_KINDS:
+def windows_by_type(config: Any) -> tuple[int | None, ...]:
+    """Windows of a family whose `layer_types` say which layers have one."""
+    require_layer_types(config, FULL, SLIDING)
+    return _windows(config, [kind == SLIDING for kind in config.layer_types])
+
+
+def windows_everywhere(config: Any) -> tuple[int | None, ...]:
+    """Windows of a family that has one in all layers, or in none."""
+    require_layer_types(config, SLIDING if config.sliding_window is not None else FULL)
+    return _windows(config, [config.sliding_window is not None] * config.num_hidden_layers)
+
+
+def _windows(config: Any, is_sliding: Sequence[bool]) -> tuple[int | None, ...]:
+    """A window that no sequence outgrows is none: attention without windows is quicker."""
+    if not any(is_sliding):
+        return ()
+    window = config.sliding_window
+    if not isinstance(window, int) or window < 1:
+        raise wrong_config(f"its sliding_window is {window}")
+    if window >= config.max_position_embeddings:
+        return ()
+    return tuple(window if sliding else None for sliding in is_sliding)
+
+
+def require_layer_types(config: Any, *known: str) -> None:
+    """Refuses what would otherwise be ignored without a word and give wrong answers."""
+    if others := set(getattr(config, "layer_types", None) or ()) - set(known):
         raise ModelError(
-            f"The model scales its rotary embeddings by '{kind}', which is not supported; "
-            f"supported are {', '.join(ROPE_KINDS)}."
+            f"The model uses {min(others)}, which is not supported; its family may use {', '.join(known)}."
         )
-    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ModelError("The model rotates only a part of each head, which is not supported.")
-    optional = {
-        "factor": "factor",
-        "low_freq_factor": "low_freq_factor",
-        "high_freq_factor": "high_freq_factor",
-        "original_max_position_embeddings": "original_context",
-    }
-    given = {ours: parameters[theirs] for theirs, ours in optional.items() if theirs in parameters}
-    rope = RopeConfig(theta=parameters["rope_theta"], kind=kind, **given)
-    if not all(isfinite(x) and x > 0 for x in (rope.theta, *given.values())):
-        raise _wrong(f"its rotary parameters are {parameters}")
-    if rope.low_freq_factor >= rope.high_freq_factor:
-        raise _wrong("its low_freq_factor is not below its high_freq_factor")
-    return rope
 
 
-def _refuse_unsupported(config: Any) -> None:
-    """What would otherwise be ignored without a word and give wrong answers."""
+def refuse_quantised(config: Any) -> None:
+    """Weights that mean nothing without their scales."""
     if getattr(config, "quantization_config", None):
         raise ModelError(
             "The model's safetensors weights are quantised, which is not supported; "
             "use the unquantised model or a GGUF file."
         )
-    if config.hidden_act not in ("silu", "swish"):
-        raise ModelError(f"The model's activation '{config.hidden_act}' is not supported; supported is silu.")
-    if others := set(getattr(config, "layer_types", None) or ()) - {"full_attention"}:
-        raise ModelError(f"The model uses {min(others)}, which is not supported; only full_attention is.")
 
 
-def _refuse_senseless(config: Any) -> None:
+def refuse_senseless(config: Any) -> None:
     """Numbers that transformers lets pass, and that would fail later without saying why."""
+    refuse_quantised(config)
     for name, smallest in SMALLEST.items():
         if getattr(config, name) < smallest:
-            raise _wrong(f"its {name} is {getattr(config, name)}")
+            raise wrong_config(f"its {name} is {getattr(config, name)}")
     if config.num_hidden_layers > MOST_LAYERS:
-        raise _wrong(f"its num_hidden_layers is {config.num_hidden_layers}")
+        raise wrong_config(f"its num_hidden_layers is {config.num_hidden_layers}")
     if config.num_attention_heads % config.num_key_value_heads:
-        raise _wrong("its attention heads do not divide among its KV heads")
-    head_dim = _head_dim(config)
+        raise wrong_config("its attention heads do not divide among its KV heads")
+    head_dim = head_dim_of(config)
     if head_dim < 2 or head_dim % 2:
-        raise _wrong(f"its head_dim is {head_dim}, which is not even")
+        raise wrong_config(f"its head_dim is {head_dim}, which is not even")
     if not (isfinite(config.rms_norm_eps) and config.rms_norm_eps >= 0):
-        raise _wrong(f"its rms_norm_eps is {config.rms_norm_eps}")
+        raise wrong_config(f"its rms_norm_eps is {config.rms_norm_eps}")
 
 
-def _wrong(what: str) -> ModelError:
-    return ModelError(f"The model's config is wrong: {what}; check it against the model's own.")
-
-
-def _head_dim(config: Any) -> int:
+def head_dim_of(config: Any) -> int:
+    """Dimensions of a head, which older configs leave to be divided."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

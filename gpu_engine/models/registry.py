@@ -8,13 +8,25 @@ from typing import Any, Final
 
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.gemma import read_gemma2, read_gemma3
 from headrace.gpu_engine.models.llama import read_llama
-from headrace.gpu_engine.models.qwen import read_qwen2, read_qwen3
+from headrace.gpu_engine.models.mistral import read_mistral
+from headrace.gpu_engine.models.phi import read_phi3
+from headrace.gpu_engine.models.qwen import read_qwen2, read_qwen3, read_qwen3_moe
 
 FAMILIES: Final = MappingProxyType[str, Callable[[Any], ModelConfig]](
-    {"llama": read_llama, "qwen2": read_qwen2, "qwen3": read_qwen3}
+    {
+        "gemma2": read_gemma2,
+        "gemma3_text": read_gemma3,
+        "llama": read_llama,
+        "mistral": read_mistral,
+        "phi3": read_phi3,
+        "qwen2": read_qwen2,
+        "qwen3": read_qwen3,
+        "qwen3_moe": read_qwen3_moe,
+    }
 )
-"""By `model_type` of a config.json, which is `general.architecture` of a GGUF file too."""
+"""By `model_type` of a config.json."""
 
 
 def require_supported(model_type: object) -> str:

@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
@@ -41,6 +50,37 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.7, 2.2, 3.0],
+    "long_factor": [1.0, 1.5, 3.0, 5.0, 8.0, 9.0],
+    "partial_rotary_factor": 0.75,
+}
+
+GEMMA: dict[str, Any] = COMMON | {
+    "head_dim": 32,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 24,
+    "num_hidden_layers": 4,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.12,
+}
+
+EXPERTS: dict[str, Any] = {
+    "head_dim": 32,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+}
+
 CONFIGS: dict[str, Any] = {
     "llama": lambda: LlamaConfig(**COMMON, tie_word_embeddings=True),
     "llama-biased": lambda: LlamaConfig(**COMMON, attention_bias=True, mlp_bias=True),
@@ -49,7 +89,30 @@ CONFIGS: dict[str, Any] = {
     ),
     "llama-llama3-rope": lambda: LlamaConfig(**COMMON, rope_parameters=LLAMA3_ROPE),
     "qwen2": lambda: Qwen2Config(**COMMON),
+    "llama-yarn-rope": lambda: LlamaConfig(**COMMON, rope_parameters=YARN_ROPE),
+    "qwen2-window": lambda: Qwen2Config(
+        **COMMON, use_sliding_window=True, sliding_window=20, max_window_layers=1
+    ),
     "qwen3": lambda: Qwen3Config(**COMMON, head_dim=32),
+    "qwen3-moe": lambda: Qwen3MoeConfig(**COMMON, **EXPERTS, norm_topk_prob=True),
+    "qwen3-moe-mixed": lambda: Qwen3MoeConfig(
+        **COMMON, **EXPERTS, mlp_only_layers=[1], use_sliding_window=True, sliding_window=40
+    ),
+    "mistral": lambda: MistralConfig(**COMMON, sliding_window=None),
+    "mistral-window": lambda: MistralConfig(**COMMON, sliding_window=19, head_dim=24),
+    "phi3": lambda: Phi3Config(**COMMON, sliding_window=30, pad_token_id=0),
+    "phi3-long": lambda: Phi3Config(
+        **COMMON, rope_parameters=LONG_ROPE, original_max_position_embeddings=200, pad_token_id=0
+    ),
+    "gemma2": lambda: Gemma2Config(**GEMMA),
+    "gemma3": lambda: Gemma3TextConfig(
+        **GEMMA,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50000.0},
+        },
+    ),
 }
 """Each makes a config; the names say what is special."""
 
