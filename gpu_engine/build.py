@@ -8,12 +8,15 @@ from typing import Protocol
 
 from headrace.gpu_engine.api import Engine
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.memory.errors import is_out_of_memory
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.weights.resolve import resolve_model
+from headrace.gpu_engine.scheduling.policies import PolicyUnusable, load_policy
 from headrace.gpu_engine.sim import SimEngine
 from headrace.gpu_engine.text.contract import Tokenizer
 from headrace.gpu_engine.text.load import load_tokenizer
 from headrace.gpu_engine.text.sim import SimTokenizer
+from headrace.gpu_engine.trace import TraceError
 
 
 class EngineUnusable(Exception):
@@ -48,11 +51,12 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     if config.engine == "sim":
         return LoadedEngine(SimEngine(config), SimTokenizer())
     try:
+        load_policy(config)  # before a model is loaded in vain
         return _load_torch_engine(config)
-    except ModelError as error:
+    except (ModelError, PolicyUnusable, TraceError) as error:
         raise EngineUnusable(str(error)) from error
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise EngineUnusable(
             f"There is too little memory for the model {config.model}; free some, or use a smaller model."
@@ -79,12 +83,6 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
         vocab_size=runner.vocab_size,
     )
     return LoadedEngine(engine, tokenizer)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """torch tells a processor's lack of memory in a plain RuntimeError, and a GPU's in a kind of it."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
 
 
 def _join_fingerprints(*fingerprints: str) -> str:

@@ -12,16 +12,22 @@ import msgspec
 from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output, SamplingParams
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.out_of_memory import SparingSteps
 from headrace.gpu_engine.sampling.controls_maker import ControlsMaker
 from headrace.gpu_engine.sampling.guide import GrammarError
 from headrace.gpu_engine.scheduling.admission import OutputEstimate
 from headrace.gpu_engine.scheduling.limits import Limits
+from headrace.gpu_engine.scheduling.policies import load_policy
+from headrace.gpu_engine.scheduling.queue_bounds import QueueBounds
 from headrace.gpu_engine.scheduling.request import Request
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook, Scheduler, StepOutcome
 from headrace.gpu_engine.scheduling.step import Runner, StepResult
 from headrace.gpu_engine.scheduling.turn import turn_of
+from headrace.gpu_engine.stats import EngineStats, read_stats
+from headrace.gpu_engine.steps import PlainSteps, Steps
 from headrace.gpu_engine.text.contract import Tokenizer
 from headrace.gpu_engine.text.stream import open_text
+from headrace.gpu_engine.trace import TracedSteps, TraceFile, TraceHeader
 
 _NOTHING: Final = StepResult(0, {})
 """The result of no step, for requests that end outside of one."""
@@ -47,7 +53,8 @@ class StepEngine:
 
     `max_context`: positions the model has; `vocab_size`: ids it knows. `fingerprint` names model and
     tokenizer and salts the prefix cache. `estimate`: output lengths to expect at first. `clock` (seconds)
-    serves ageing alone; `preempt_hook` forces preemptions in tests.
+    serves ageing and the batching policy; `preempt_hook` forces preemptions in tests. Raises PolicyUnusable,
+    and TraceError where the trace cannot be written.
     """
 
     def __init__(
@@ -65,7 +72,6 @@ class StepEngine:
         open_text: OpenText = open_text,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._runner = runner
         self._tokenizer = tokenizer
         self._open_text = open_text
         self._limits = Limits.of(
@@ -80,6 +86,7 @@ class StepEngine:
             runner.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
             salt=fingerprint.encode(),
+            num_host_slots=runner.num_host_slots,
         )
         self._scheduler = Scheduler(
             self._memory,
@@ -89,9 +96,14 @@ class StepEngine:
             watermark=config.watermark,
             estimate=estimate,
             preempt_hook=preempt_hook,
+            policy=load_policy(config),
+            enable_chunking=config.enable_chunked_prefill,
+            block_copy_s=runner.block_copy_s,
             ageing_s=config.priority_ageing_ms / 1000,
             clock=clock,
         )
+        self._bounds = QueueBounds.of(config)
+        self._steps = _open_steps(config, self._scheduler, self._memory, runner)
         self._controls = ControlsMaker(tokenizer, vocab_size)
         self._texts: dict[str, TextStage] = {}
         self._ended: dict[str, Output] = {}
@@ -125,11 +137,17 @@ class StepEngine:
         """Preemptions so far, of all requests."""
         return self._scheduler.preemptions
 
+    @property
+    def stats(self) -> EngineStats:
+        """What it holds now, and has done since it started."""
+        return read_stats(self._scheduler, self._memory)
+
     def add(self, request: EngineRequest) -> EngineError | None:
         if request.id in self._texts or request.id in self._ended:
             message = f"Request {request.id} is in the engine already; wait for its last output."
             return EngineError(code="invalid_request", message=message, param="id")
-        error = self._limits.check(request)
+        num_tokens = len(request.prompt_ids) + len(request.output_ids)
+        error = self._limits.check(request) or self._bounds.check(self._scheduler, num_tokens)
         if error is not None:
             return error
         try:
@@ -155,8 +173,7 @@ class StepEngine:
     def step(self) -> list[Output]:
         outputs: list[Output] = []
         if len(self._scheduler):
-            plan = self._scheduler.schedule()
-            result = self._runner.launch(plan)
+            plan, result = self._steps.take()  # schedule, launch
             outputs = [self._say(outcome, result) for outcome in self._scheduler.apply(plan, result)]
             self._scheduler.check_idle()
         ended, self._ended = self._ended, {}
@@ -198,7 +215,7 @@ class StepEngine:
             finish_reason="stop" if stopped else outcome.finish_reason,
             error=EngineError(code="internal_error", message=outcome.failure) if outcome.failure else None,
             cached_tokens=outcome.cached_tokens,
-            logprobs=[result.logprobs[name]] if name in result.logprobs else [],
+            logprobs=[result.logprobs[name]] if token_ids and name in result.logprobs else [],
             prompt_logprobs=list(result.prompt_logprobs.get(name, ())),
         )
 
@@ -206,6 +223,20 @@ class StepEngine:
         """For tests and for an idle engine; O(blocks). Raises AssertionError."""
         self._scheduler.check_invariants()
         assert len(self._texts) == len(self._scheduler), "a text outlives its request, or the reverse"
+
+
+def _open_steps(config: EngineConfig, scheduler: Scheduler, memory: KVMemory, runner: Runner) -> Steps:
+    steps = SparingSteps(PlainSteps(scheduler, runner), scheduler.budget)
+    if config.trace_path is None:
+        return steps
+    header = TraceHeader(
+        blocks=memory.capacity,
+        block_size=memory.block_size,
+        max_batch_size=config.max_batch_size,
+        max_batch_tokens=config.max_batch_tokens,
+        policy=config.batching_policy,
+    )
+    return TracedSteps(steps, scheduler, memory, TraceFile(config.trace_path, header))
 
 
 def _seeded(params: SamplingParams) -> SamplingParams:

@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from headrace.gpu_engine.attention.blocks import BlockStore
 from headrace.gpu_engine.attention.contract import AttentionBackend, KVSpec
 from headrace.gpu_engine.attention.select import select_backend
 from headrace.gpu_engine.config import EngineConfig
@@ -29,7 +30,9 @@ class ModelRunner:
     and `max_context` (tokens per sequence).
     """
 
-    def __init__(self, model: LoadedModel, attention: AttentionBackend, block_size: int) -> None:
+    def __init__(
+        self, model: LoadedModel, attention: AttentionBackend, block_size: int, num_host_slots: int = 0
+    ) -> None:
         config = model.decoder.config
         self.model_name = model.name
         self.fingerprint = model.fingerprint
@@ -39,6 +42,7 @@ class ModelRunner:
         self._head = SamplingHead(model.decoder.logits)
         self._attention = attention
         self._block_size = block_size
+        self._blocks = BlockStore(attention.storage, num_host_slots)
 
     @property
     def num_blocks(self) -> int:
@@ -48,9 +52,18 @@ class ModelRunner:
     def block_size(self) -> int:
         return self._block_size
 
+    @property
+    def num_host_slots(self) -> int:
+        return self._blocks.num_host_slots
+
+    @property
+    def block_copy_s(self) -> float:
+        return self._blocks.copy_s
+
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepResult:
         """One forward over all chunks; logits and tokens for those that sample."""
+        self._blocks.move(plan)
         if not plan.chunks:
             return StepResult(plan.step, {})
         inputs = build_inputs(plan.chunks, self._block_size)
@@ -73,7 +86,8 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     model = load_model(config.model, _choose_dtype(config), config.load_format)
     spec = model.decoder.kv_spec(config.block_size)
     attention = _allocate(config, spec, model)
-    return ModelRunner(model, attention, config.block_size)
+    host_slots = config.swap_space_bytes // select_backend(config.attention).block_bytes(spec)
+    return ModelRunner(model, attention, config.block_size, host_slots)
 
 
 def _choose_dtype(config: EngineConfig) -> torch.dtype:
@@ -91,9 +105,10 @@ def _allocate(config: EngineConfig, spec: KVSpec, model: LoadedModel) -> Attenti
             f"{num_blocks} KV blocks of {spec.block_size} tokens, one of them the null block, are too few "
             f"for any request, which has at least {SHORTEST} tokens; raise num_kv_blocks or block_size."
         )
-    purpose = f"The weights ({mib(model.num_bytes)}) and {num_blocks} KV blocks take"
+    swap = f", with {mib(config.swap_space_bytes)} of swap space," if config.swap_space_bytes else ""
+    purpose = f"The weights ({mib(model.num_bytes)}) and {num_blocks} KV blocks{swap} take"
     advice = "lower kv_cache_bytes or num_kv_blocks"
-    require_memory(model.num_bytes + num_blocks * block_bytes, purpose, advice)
+    require_memory(model.num_bytes + num_blocks * block_bytes + config.swap_space_bytes, purpose, advice)
     return factory(spec, num_blocks)
 
 

@@ -13,6 +13,7 @@ variable-length interface.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,6 +90,10 @@ class AttentionBackend(Protocol):
 
     @property
     def num_blocks(self) -> int: ...
+
+    @property
+    def storage(self) -> Sequence[torch.Tensor]:
+        """All that a block holds: views of the cache [layers, blocks, …], so that blocks can be copied."""
 
     def begin(self, batch: RaggedBatch) -> StepAttention: ...
 

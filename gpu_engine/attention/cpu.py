@@ -57,6 +57,10 @@ class CpuAttention:
     def num_blocks(self) -> int:
         return self.keys.shape[1]
 
+    @property
+    def storage(self) -> tuple[torch.Tensor, ...]:
+        return (self.keys, self.values)
+
     def begin(self, batch: RaggedBatch) -> CpuStep:
         return CpuStep(self, batch)
 

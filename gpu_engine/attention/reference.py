@@ -71,6 +71,11 @@ class ReferenceAttention:
     def num_blocks(self) -> int:
         return (self.keys.shape[1] - 1) // self.spec.block_size
 
+    @property
+    def storage(self) -> tuple[torch.Tensor, ...]:
+        shape = (self.num_blocks, self.spec.block_size)
+        return tuple(cache[:, :-1].unflatten(1, shape) for cache in (self.keys, self.values))
+
     def begin(self, batch: RaggedBatch) -> ReferenceStep:
         zeros = self.keys.shape[1] - 1
         groups = [_make_group(batch, members, self.spec, zeros) for members in _similar(batch)]

@@ -51,8 +51,8 @@ class Admission:
     """The test whether a waiting request may join those that run.
 
     No more than `max_batch_size` run, and no more than the step's `budget` has tokens, so that each that
-    decodes advances in every step. `watermark`: share of blocks that stay free, unless nothing runs: a request
-    alone always joins.
+    decodes advances in every step. `watermark`: share of blocks that stay free, unless nothing runs: a
+    request alone always joins.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Running requests that lose their place before a step: for want of blocks, of budget, or as a test wants it."""
+"""Running requests that lose their place before a step: for want of blocks or budget, or for a test."""
 
 from __future__ import annotations
 

@@ -75,4 +75,14 @@ class Runner(Protocol):
     @property
     def block_size(self) -> int: ...
 
-    def launch(self, plan: StepPlan) -> StepResult: ...
+    @property
+    def num_host_slots(self) -> int:
+        """Blocks that fit into the host's swap space; 0: there is none."""
+
+    @property
+    def block_copy_s(self) -> float:
+        """Seconds that a block takes to the host, or back."""
+
+    def launch(self, plan: StepPlan) -> StepResult:
+        """The plan's copies and then its forward. May raise an out-of-memory error in the forward, after which
+        the copies are done and the plan's tokens are taken as not computed."""

@@ -47,6 +47,14 @@ class FewerBlocks:
     def block_size(self) -> int:
         return self.runner.block_size
 
+    @property
+    def num_host_slots(self) -> int:
+        return self.runner.num_host_slots
+
+    @property
+    def block_copy_s(self) -> float:
+        return self.runner.block_copy_s
+
     def launch(self, plan: StepPlan) -> StepResult:
         return self.runner.launch(plan)
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from headrace.gpu_engine.api import EngineRequest, Output, SamplingParams
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+from headrace.gpu_engine.api import EngineRequest, Output, SamplingParams, TokenLogprobs
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.engine import StepEngine
 from headrace.gpu_engine.scheduling.admission import OutputEstimate
@@ -37,21 +40,31 @@ def expected_tokens(request: EngineRequest, max_total_tokens: int) -> list[int]:
     return output
 
 
+Slots: TypeAlias = dict[tuple[int, int], tuple[int, int]]
+"""By (block, place): the position and the token whose KV stands there."""
+
+
 class HashRunner:
     """A `Runner` whose KV memory holds (position, token) by slot.
 
     `nan_for`: ids whose computation yields no finite numbers. `plans` are the steps so far.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, nan_for: Iterable[str] = ()) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, nan_for: Iterable[str] = (), num_host_slots: int = 0
+    ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.num_host_slots = num_host_slots
+        self.block_copy_s = 0.0
         self.nan_for = set(nan_for)
         self.plans: list[StepPlan] = []
-        self._slots: dict[tuple[int, int], tuple[int, int]] = {}
+        self._slots: Slots = {}
+        self._host: Slots = {}
 
     def launch(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
+        self._move(plan)
         for chunk in plan.chunks:
             self._store(chunk)
         sampled: dict[str, int] = {}
@@ -64,6 +77,21 @@ class HashRunner:
                 else:
                     sampled[chunk.request_id] = next_token(context, chunk.params.seed)
         return StepResult(plan.step, sampled, failed)
+
+    def _move(self, plan: StepPlan) -> None:
+        for block, slot in plan.copies_out:
+            assert slot < self.num_host_slots
+            self._host |= self._content(self._slots, block, slot)
+        copied = [self._content(self._slots, source, block) for source, block in plan.copies]
+        for content in copied:
+            self._slots |= content
+        for slot, block in plan.copies_in:
+            self._slots |= self._content(self._host, slot, block)
+
+    def _content(self, memory: Slots, source: int, target: int) -> Slots:
+        """What `source` holds, as content of `target`; of what it does not hold, a mark."""
+        places = range(self.block_size)
+        return {(target, place): memory.get((source, place), (NAN, NAN)) for place in places}
 
     def _slot(self, chunk: Chunk, position: int) -> tuple[int, int]:
         block = chunk.block_table[position // self.block_size]
@@ -94,10 +122,14 @@ class LetterTokenizer:
         return [ord(letter) - ord("a") for letter in text]
 
     def encode_piece(self, text: str) -> list[int]:
-        return self.encode(text)
+        return self.encode(text.strip())
 
     def to_json(self) -> str | None:
-        return None
+        letters = {chr(ord("a") + token): token for token in range(EOS)} | {"<end>": EOS}
+        backend = Tokenizer(models.BPE(vocab=letters, merges=[]))
+        backend.decoder = decoders.ByteLevel()
+        backend.add_special_tokens([AddedToken("<end>", special=True)])
+        return str(backend.to_str())
 
     def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         raise NotImplementedError
@@ -112,12 +144,16 @@ class Answer:
 
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     last: Output | None = None
 
     def read(self, output: Output) -> None:
         assert self.last is None, f"{output.id} has an output after its last one"
         self.token_ids += output.token_ids
         self.text += output.text
+        self.logprobs += output.logprobs
+        self.prompt_logprobs += output.prompt_logprobs
         if output.finish_reason is not None or output.error is not None:
             self.last = output
 
@@ -139,8 +175,9 @@ class Bench:
         expected_output: float = 128,
         preempt_hook: PreemptHook | None = None,
         nan_for: Iterable[str] = (),
+        runner: type[HashRunner] | None = None,
     ) -> None:
-        self.runner = HashRunner(num_blocks, block_size, nan_for)
+        self.runner = (runner or HashRunner)(num_blocks, block_size, nan_for)
         config = EngineConfig(
             max_batch_size=max_batch_size,
             max_batch_tokens=max_batch_tokens,

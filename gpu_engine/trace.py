@@ -1,0 +1,145 @@
+"""A line for each step: who ran with how many tokens, and how full the KV memory was.
+
+The file holds JSON lines: first a `TraceHeader`, then a `StepRecord` for each step. `headrace trace` draws
+it.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+
+from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.scheduling.scheduler import Scheduler
+from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
+from headrace.gpu_engine.steps import Steps
+
+VERSION: Final = 1
+FLUSH_S: Final = 0.05
+"""Lines are written when this long has passed since the last time, or when the trace is closed."""
+
+
+class TraceError(Exception):
+    """The trace cannot be written or read; the text is a sentence for the user."""
+
+
+class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine that was traced: KV memory of `blocks` blocks of `block_size` tokens."""
+
+    headrace_trace: int = VERSION
+    blocks: int
+    block_size: int
+    max_batch_size: int
+    max_batch_tokens: int
+    policy: str
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step: it ended `at_ms` after the trace began and took `ms`, planning included. `ran`: tokens by
+    request, prompt and decode alike. `used`: blocks held in it. `preempted` requests lost their place just
+    before it; `swapped_out` and `swapped_in` blocks were copied."""
+
+    step: int
+    at_ms: float
+    ms: float
+    ran: dict[str, int]
+    used: int
+    waiting: int = 0
+    preempted: Sequence[str] = ()
+    swapped_out: int = 0
+    swapped_in: int = 0
+
+
+class TraceFile:
+    """Writes a trace, some lines at a time. Raises TraceError where the file cannot be opened."""
+
+    def __init__(self, path: str, header: TraceHeader) -> None:
+        try:
+            self._file: IO[bytes] = Path(path).expanduser().open("wb")
+        except OSError as error:
+            raise TraceError(
+                f"The trace cannot be written to {path} ({error.strerror}); name another file."
+            ) from error
+        self._encoder = msgspec.json.Encoder()
+        self._flushed = float("-inf")
+        self.close = weakref.finalize(self, self._file.close)
+        self._write(header)
+
+    def add(self, record: StepRecord, now: float) -> None:
+        """`now`: seconds on any clock."""
+        self._write(record)
+        if now - self._flushed >= FLUSH_S:
+            self._flushed = now
+            self._file.flush()
+
+    def _write(self, line: msgspec.Struct) -> None:
+        self._file.write(self._encoder.encode(line) + b"\n")
+
+
+class TracedSteps:
+    """Records the steps that other `Steps` take. `clock`: seconds."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        scheduler: Scheduler,
+        memory: KVMemory,
+        file: TraceFile,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._steps = steps
+        self._scheduler = scheduler
+        self._memory = memory
+        self._file = file
+        self._clock = clock
+        self._start = clock()
+
+    def take(self) -> tuple[StepPlan, StepResult]:
+        began = self._clock()
+        plan, result = self._steps.take()
+        now = self._clock()
+        record = StepRecord(
+            step=plan.step,
+            at_ms=round(1000 * (now - self._start), 3),
+            ms=round(1000 * (now - began), 3),
+            ran={chunk.request_id: len(chunk.token_ids) for chunk in plan.chunks},
+            used=self._memory.num_used,
+            waiting=self._scheduler.num_waiting,
+            preempted=plan.preempted,
+            swapped_out=len(plan.copies_out),
+            swapped_in=len(plan.copies_in),
+        )
+        self._file.add(record, now)
+        return plan, result
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """A trace that was read."""
+
+    header: TraceHeader
+    steps: Sequence[StepRecord]
+
+
+def read_trace(path: Path) -> Trace:
+    """Reads a trace; a last line that is not whole, as of an engine that still runs, is left out. Raises
+    TraceError."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise TraceError(f"The trace {path} cannot be read ({error.strerror}).") from error
+    try:
+        header = msgspec.json.decode(lines[0], type=TraceHeader)
+        steps = _decode(lines[1:-1])
+    except msgspec.MsgspecError as error:
+        raise TraceError(f"{path} is no trace of an engine ({error}); record one by --trace-path.") from error
+    return Trace(header, steps)
+
+
+def _decode(lines: Iterable[bytes]) -> list[StepRecord]:
+    decoder = msgspec.json.Decoder(StepRecord)
+    return [decoder.decode(line) for line in lines]
