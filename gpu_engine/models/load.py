@@ -13,6 +13,7 @@ from transformers import AutoConfig
 
 from headrace.gpu_engine.memory.machine import require_memory
 from headrace.gpu_engine.models.config import ModelConfig
+from headrace.gpu_engine.models.contract import CausalDecoder
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError, one_line
 from headrace.gpu_engine.models.hf_config import LIBRARY_ERRORS
@@ -35,7 +36,7 @@ class LoadedModel:
     name: str
     fingerprint: str
     num_bytes: int
-    decoder: Decoder
+    decoder: CausalDecoder
 
 
 def load_model(model: str, dtype: torch.dtype, load_format: LoadFormat = "auto") -> LoadedModel:

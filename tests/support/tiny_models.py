@@ -67,7 +67,7 @@ LONG_ROPE = {
 
 GEMMA: dict[str, Any] = COMMON | {
     "head_dim": 32,
-    "query_pre_attn_scalar": 24,
+    "query_pre_attn_scalar": 32,
     "sliding_window": 24,
     "num_hidden_layers": 4,
     "tie_word_embeddings": True,
@@ -104,7 +104,7 @@ CONFIGS: dict[str, Any] = {
     "phi3-long": lambda: Phi3Config(
         **COMMON, rope_parameters=LONG_ROPE, original_max_position_embeddings=200, pad_token_id=0
     ),
-    "gemma2": lambda: Gemma2Config(**GEMMA),
+    "gemma2": lambda: Gemma2Config(**GEMMA | {"query_pre_attn_scalar": 24}),
     "gemma3": lambda: Gemma3TextConfig(
         **GEMMA,
         layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],

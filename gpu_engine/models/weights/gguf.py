@@ -6,9 +6,9 @@ them, so a quantised file is served as the full-precision model that it denotes.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -21,41 +21,13 @@ from transformers import AutoConfig
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.errors import ModelError, one_line
 from headrace.gpu_engine.models.hf_config import LIBRARY_ERRORS
-from headrace.gpu_engine.models.registry import read_config, require_supported
-
-NAMES: Final = MappingProxyType(
-    {
-        "token_embd": "model.embed_tokens",
-        "output_norm": "model.norm",
-        "output": "lm_head",
-        "attn_norm": "input_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "attn_q_norm": "self_attn.q_norm",
-        "attn_k_norm": "self_attn.k_norm",
-        "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }
-)
-
-METADATA: Final = MappingProxyType(
-    {
-        "block_count": "num_hidden_layers",
-        "context_length": "max_position_embeddings",
-        "embedding_length": "hidden_size",
-        "feed_forward_length": "intermediate_size",
-        "attention.head_count": "num_attention_heads",
-        "attention.head_count_kv": "num_key_value_heads",
-        "attention.key_length": "head_dim",
-        "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    }
-)
+from headrace.gpu_engine.models.registry import read_config
+from headrace.gpu_engine.models.weights.gguf_config import Metadata
+from headrace.gpu_engine.models.weights.gguf_layout import LAYOUTS, Floats, Layout
 
 ROPE_DIVISORS: Final = "rope_freqs.weight"
+LONGROPE: Final = {"rope_factors_short.weight": "short_factor", "rope_factors_long.weight": "long_factor"}
+NOT_WEIGHTS: Final = {ROPE_DIVISORS, *LONGROPE}
 
 
 class QuickReader(GGUFReader):  # type: ignore[misc]  # the package is not typed
@@ -71,6 +43,15 @@ class QuickReader(GGUFReader):  # type: ignore[misc]  # the package is not typed
         self._plain = mapped.view(np.ndarray)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor stands: a whole tensor of the file, or one `expert` of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    expert: int | None = None
+
+
 class GgufFile:
     """One GGUF file. `config` is the model's; `read` gives float32."""
 
@@ -78,9 +59,11 @@ class GgufFile:
         self.origin = str(path)
         try:
             reader = QuickReader(path)
+            metadata = _read_metadata(reader)
+            self._layout = _find_layout(metadata)
             self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-            self._theirs = {hf_name(name): name for name in self._tensors if name != ROPE_DIVISORS}
-            self.config = self._read_config(_read_metadata(reader))
+            self._places = dict(self._place_all())
+            self.config = self._read_config(metadata)
         except LIBRARY_ERRORS as error:
             raise ModelError(
                 f"{path} is not a GGUF file, or damaged or incomplete ({one_line(error)}); download it again."
@@ -88,49 +71,51 @@ class GgufFile:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """GGUF lists dimensions with the fastest first."""
-        return {
-            name: tuple(int(n) for n in reversed(self._tensors[theirs].shape))
-            for name, theirs in self._theirs.items()
-        }
+        return {name: place.shape for name, place in self._places.items()}
 
     def read(self, name: str) -> torch.Tensor:
-        weights = self._dequantize(self._theirs[name])
-        if self.config.architecture == "llama":
-            if ".q_proj." in name:
-                weights = unpermute(weights, self.config.num_heads)
-            elif ".k_proj." in name:
-                weights = unpermute(weights, self.config.num_kv_heads)
+        weights = self._layout.arrange(name, self._dequantize(self._places[name]), self.config)
         # A file's own pages are read-only; torch wants memory that may be written.
         return torch.from_numpy(weights if weights.flags.writeable else weights.copy())
 
-    def _dequantize(self, name: str) -> npt.NDArray[np.float32]:
-        tensor = self._tensors[name]
+    def _place_all(self) -> Iterator[tuple[str, Place]]:
+        for theirs, tensor in self._tensors.items():
+            shape = _shape_of(tensor)
+            names = list(self._layout.hf_names(theirs, shape[0])) if theirs not in NOT_WEIGHTS else []
+            if len(shape) < 3:
+                yield from ((name, Place(theirs, shape)) for name in names)
+            else:
+                yield from ((name, Place(theirs, shape[1:], i)) for i, name in enumerate(names))
+
+    def _dequantize(self, place: Place) -> Floats:
+        tensor = self._tensors[place.name]
+        data = tensor.data if place.expert is None else tensor.data[place.expert]
         try:
-            weights: npt.NDArray[np.float32] = dequantize(tensor.data, tensor.tensor_type)
+            weights: Floats = dequantize(data, tensor.tensor_type)
         except NotImplementedError as error:
             raise ModelError(
-                f"The weights {name} in {self.origin} are quantised as {tensor.tensor_type.name}, which "
-                "is not supported; use a file of another quantisation."
+                f"The weights {place.name} in {self.origin} are quantised as {tensor.tensor_type.name}, "
+                "which is not supported; use a file of another quantisation."
             ) from error
-        return weights.reshape(tuple(int(n) for n in reversed(tensor.shape)))
+        return weights.reshape(place.shape)
 
-    def _read_config(self, metadata: dict[str, Any]) -> ModelConfig:
-        architecture = require_supported(metadata.get("general.architecture"))
-        prefix = f"{architecture}."
-        fields = {hf: metadata[prefix + ours] for ours, hf in METADATA.items() if prefix + ours in metadata}
-        missing = [name for name in METADATA if METADATA[name] not in fields and name not in _OPTIONAL]
+    def _vector(self, name: str) -> tuple[float, ...]:
+        return tuple(float(x) for x in self._dequantize(Place(name, _shape_of(self._tensors[name]))))
+
+    def _read_config(self, values: dict[str, Any]) -> ModelConfig:
+        metadata = Metadata(values, values["general.architecture"])
+        missing = metadata.missing()
         if missing or "token_embd.weight" not in self._tensors:
-            what = prefix + missing[0] if missing else "token_embd.weight"
+            what = missing or "token_embd.weight"
             raise ModelError(f"{self.origin} lacks {what}; download it again or use another conversion.")
+        factors = {hf: list(self._vector(name)) for name, hf in LONGROPE.items() if name in self._tensors}
         config = AutoConfig.for_model(
-            architecture,
-            **fields,
+            self._layout.model_type,
             vocab_size=int(self._tensors["token_embd.weight"].shape[1]),
             tie_word_embeddings="output.weight" not in self._tensors,
             attention_bias="blk.0.attn_q.bias" in self._tensors,
             mlp_bias="blk.0.ffn_up.bias" in self._tensors,
-            rope_parameters=_read_rope(metadata, prefix),
+            **metadata.fields(factors),
         )
         return self._with_divisors(read_config(config))
 
@@ -138,7 +123,7 @@ class GgufFile:
         """Llama 3's scaling comes as a tensor that divides the frequencies."""
         if ROPE_DIVISORS not in self._tensors:
             return config
-        divisors = tuple(float(x) for x in self._dequantize(ROPE_DIVISORS))
+        divisors = self._vector(ROPE_DIVISORS)
         if len(divisors) != config.head_dim // 2:
             raise ModelError(
                 f"{self.origin} has {len(divisors)} rotary divisors for heads of {config.head_dim}; "
@@ -147,27 +132,19 @@ class GgufFile:
         return replace(config, rope=replace(config.rope, divisors=divisors))
 
 
-_OPTIONAL = frozenset({"attention.head_count_kv", "attention.key_length"})
+def _find_layout(metadata: Mapping[str, Any]) -> Layout:
+    architecture = metadata.get("general.architecture")
+    if isinstance(architecture, str) and architecture in LAYOUTS:
+        return LAYOUTS[architecture]
+    raise ModelError(
+        f"GGUF files of the architecture '{architecture}' are not supported; "
+        f"supported are {', '.join(LAYOUTS)}."
+    )
 
 
-def hf_name(name: str) -> str:
-    """`blk.3.attn_q.weight` → `model.layers.3.self_attn.q_proj.weight`; an unknown name stays."""
-    stem, _, kind = name.rpartition(".")
-    if not stem.startswith("blk."):
-        return f"{NAMES[stem]}.{kind}" if stem in NAMES else name
-    _, layer, part = stem.split(".", 2)
-    return f"model.layers.{layer}.{NAMES[part]}.{kind}" if part in NAMES else name
-
-
-def permute(weights: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
-    """Rows of a query or key matrix from Hugging Face's order, where row i of a head turns with row
-    i + half, to ggml's Llama order, where neighbours turn together. The inverse of `unpermute`."""
-    return weights.reshape(heads, 2, -1, *weights.shape[1:]).swapaxes(1, 2).reshape(weights.shape)
-
-
-def unpermute(weights: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
-    """ggml's Llama order of rows back to Hugging Face's; see `permute`."""
-    return weights.reshape(heads, -1, 2, *weights.shape[1:]).swapaxes(1, 2).reshape(weights.shape)
+def _shape_of(tensor: Any) -> tuple[int, ...]:
+    """GGUF lists dimensions with the fastest first."""
+    return tuple(int(n) for n in reversed(tensor.shape))
 
 
 def _read_metadata(reader: GGUFReader) -> dict[str, Any]:
@@ -175,12 +152,3 @@ def _read_metadata(reader: GGUFReader) -> dict[str, Any]:
     return {
         name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.")
     }
-
-
-def _read_rope(metadata: dict[str, Any], prefix: str) -> dict[str, Any]:
-    rope: dict[str, Any] = {"rope_theta": metadata.get(prefix + "rope.freq_base", 10000.0)}
-    kind = metadata.get(prefix + "rope.scaling.type", "none")
-    factor = metadata.get(prefix + "rope.scaling.factor", 1.0)
-    if kind != "none" and factor not in (0.0, 1.0):
-        rope |= {"rope_type": kind, "factor": factor}
-    return rope
