@@ -22,7 +22,7 @@ from headrace.consumer.failures import BROKEN_BY_US
 from headrace.consumer.settings import ConsumerSettings
 from headrace.gpu_engine.api import EngineInfo, SamplingParams
 from headrace.gpu_engine.text.contract import TextError, Tokenizer
-from headrace.gpu_engine.text.stream import TextStream
+from headrace.gpu_engine.text.stream import open_text
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Preparer:
             prompt_ids = self._prompt_ids(parsed)
         except TextError as error:
             return LineError("invalid_request", str(error), prompt_param(parsed), parsed.custom_id)
-        replayed = TextStream(self._tokenizer, prompt_ids, params.stop).feed(kept) if kept else ""
+        replayed = open_text(self._tokenizer, prompt_ids, params).feed(kept) if kept else ""
         return Prepared(prompt_ids, params, replayed)
 
     def _hopeless(self, parsed: ParsedRequest) -> str | None:

@@ -23,7 +23,7 @@ from headrace.gpu_engine.scheduling.limits import Limits
 from headrace.gpu_engine.scheduling.turn import Turn, turn_of
 from headrace.gpu_engine.scheduling.waiting import WaitingQueue
 from headrace.gpu_engine.text.sim import SimTokenizer
-from headrace.gpu_engine.text.stream import TextStream
+from headrace.gpu_engine.text.stream import TextStream, open_text
 
 MAX_INPUT_LENGTH: Final = 8192
 MAX_TOTAL_TOKENS: Final = 16384
@@ -159,7 +159,7 @@ class SimEngine:
         if any(request.id in place for place in (self._running, self._waiting, self._ended)):
             message = f"Request {request.id} is in the engine already; wait for its last output."
             return EngineError(code="invalid_request", message=message, param="id")
-        error = self._limits.check(request)
+        error = self._limits.check(request) or _refuse(request.params)
         if error is not None:
             return error
         arrival = next(self._arrivals)
@@ -191,8 +191,9 @@ class SimEngine:
         params, prompt = request.params, request.prompt_ids
         room = self._limits.max_output_tokens(len(prompt), params.max_tokens)
         ends_itself = params.max_tokens is None and not params.ignore_eos and self._sim.tokens <= room
-        text = TextStream(self._tokenizer, prompt, params.stop)
-        text.feed(request.output_ids)
+        text = open_text(self._tokenizer, prompt, params)
+        if request.output_ids:
+            text.feed(request.output_ids)
         turn = turn_of(request)
         turn.arrival = arrival
         return _Request(
@@ -278,6 +279,15 @@ class SimEngine:
             self._crash()
         while self._steps == self._sim.hang_after_steps:
             self._sleep(_HANG_S)
+
+
+def _refuse(params: SamplingParams) -> EngineError | None:
+    """What a promise about the answer's form is that words made by hashing cannot keep."""
+    for name in ("grammar", "logprobs", "prompt_logprobs"):
+        if getattr(params, name) is not None:
+            message = f"The simulated engine has no {name}; leave it out."
+            return EngineError(code="invalid_request", message=message, param=name)
+    return None
 
 
 def _limits(config: EngineConfig, vocab_size: int) -> Limits:

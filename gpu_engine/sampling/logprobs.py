@@ -20,7 +20,8 @@ class Scores:
         """`logits` [V] finite float32; they are kept, not copied."""
         self._logits = logits
         largest = float(logits.max())
-        self._norm = largest + log(np.exp(logits - np.float32(largest)).sum(dtype=np.float64))
+        with np.errstate(over="ignore"):
+            self._norm = largest + log(np.exp(logits - np.float32(largest)).sum(dtype=np.float64))
         self._top = self._find_top(min(count, len(logits)))
 
     def of(self, token: int) -> TokenLogprobs:
