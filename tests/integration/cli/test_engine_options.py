@@ -45,9 +45,17 @@ UNUSUAL = EngineConfig(
     max_batch_tokens=99,
     max_input_length=1000,
     max_total_tokens=2000,
+    batching_policy="dynamic",
+    max_waiting_tokens=333,
+    max_wait_ms=7.5,
+    max_queue_size=11,
+    max_queue_tokens=2222,
+    enable_chunked_prefill=False,
     enable_prefix_caching=False,
+    swap_space_bytes=1 << 24,
     watermark=0.25,
     priority_ageing_ms=750.0,
+    trace_path="steps.jsonl",
     threads=2,
     sim=SimConfig(
         first_token_ms=1.5, step_ms=0.25, tokens=9, fail_every=3, crash_after_steps=4, hang_after_steps=5

@@ -5,9 +5,10 @@ Whatever goes wrong with a block, a table or a position changes the context, and
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
@@ -159,7 +160,8 @@ class Answer:
 
 
 class Bench:
-    """An engine over a `HashRunner`, with its invariants checked after every step."""
+    """An engine over a `HashRunner`, with its invariants checked after every step. `config`: further fields
+    of its EngineConfig."""
 
     def __init__(
         self,
@@ -176,18 +178,22 @@ class Bench:
         preempt_hook: PreemptHook | None = None,
         nan_for: Iterable[str] = (),
         runner: type[HashRunner] | None = None,
+        num_host_slots: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        **config: Any,
     ) -> None:
-        self.runner = (runner or HashRunner)(num_blocks, block_size, nan_for)
-        config = EngineConfig(
+        self.runner = (runner or HashRunner)(num_blocks, block_size, nan_for, num_host_slots)
+        settings = EngineConfig(
             max_batch_size=max_batch_size,
             max_batch_tokens=max_batch_tokens,
             max_total_tokens=max_total_tokens,
             max_input_length=max_input_length,
             enable_prefix_caching=prefix_caching,
             watermark=watermark,
+            **config,
         )
         self.engine = StepEngine(
-            config,
+            settings,
             self.runner,
             LetterTokenizer(),
             model="hash",
@@ -196,6 +202,7 @@ class Bench:
             vocab_size=VOCAB,
             estimate=OutputEstimate(expected_output),
             preempt_hook=preempt_hook,
+            clock=clock,
         )
         self.answers: dict[str, Answer] = {}
 

@@ -91,6 +91,9 @@ def check(one: EngineRequest, answer: Answer, max_total_tokens: int, aborted: se
     watermark=st.sampled_from([0.0, 0.1, 0.5]),
     expected_output=st.sampled_from([0.0, 128.0]),
     preempted=st.sampled_from([0.0, 0.3, 1.0]),
+    host_slots=st.sampled_from([0, 5, 50]),
+    chunking=st.booleans(),
+    policy=st.sampled_from(["continuous", "continuous", "static", "dynamic"]),
     num_requests=st.integers(1, 12),
     random=st.randoms(use_true_random=False),
 )
@@ -103,6 +106,9 @@ def test_any_workload_gives_what_each_request_gives_alone(
     watermark: float,
     expected_output: float,
     preempted: float,
+    host_slots: int,
+    chunking: bool,
+    policy: str,
     num_requests: int,
     random: Random,
 ) -> None:
@@ -117,6 +123,10 @@ def test_any_workload_gives_what_each_request_gives_alone(
         watermark=watermark,
         expected_output=expected_output,
         preempt_hook=hook_that_preempts(preempted, random),
+        num_host_slots=host_slots,
+        enable_chunked_prefill=chunking,
+        batching_policy=policy,
+        max_wait_ms=0,
     )
     total = bench.engine.info.max_total_tokens
     to_come = [random_request(random, number, total) for number in range(num_requests)]
