@@ -156,6 +156,16 @@ class Engine(Protocol):
         """Schedules, computes and applies one step. Errors of a request are outputs, never exceptions."""
 
 
+class CountingEngine(Engine, Protocol):
+    """An engine that also says how many of its requests run and wait, for metrics and watchdog."""
+
+    @property
+    def num_running(self) -> int: ...
+
+    @property
+    def num_waiting(self) -> int: ...
+
+
 # ------------------------------------------------------------- between a consumer and its engine process
 
 

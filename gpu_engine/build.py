@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Protocol
 
-from headrace.gpu_engine.api import Engine
+from headrace.gpu_engine.api import CountingEngine
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.fan_out import FanOut
 from headrace.gpu_engine.memory.errors import is_out_of_memory
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.weights.resolve import resolve_model
@@ -21,16 +21,6 @@ from headrace.gpu_engine.trace import TraceError
 
 class EngineUnusable(Exception):
     """The engine cannot start; the text is a sentence for the user that says what to do."""
-
-
-class CountingEngine(Engine, Protocol):
-    """An engine that also says how many of its requests run and wait, for metrics and watchdog."""
-
-    @property
-    def num_running(self) -> int: ...
-
-    @property
-    def num_waiting(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ def build_engine(config: EngineConfig) -> CountingEngine:
 def load_engine(config: EngineConfig) -> LoadedEngine:
     """As `build_engine`, for those who turn text into tokens themselves."""
     if config.engine == "sim":
-        return LoadedEngine(SimEngine(config), SimTokenizer())
+        return LoadedEngine(FanOut(SimEngine(config)), SimTokenizer())
     try:
         load_policy(config)  # before a model is loaded in vain
         return _load_torch_engine(config)
@@ -82,7 +72,7 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
         max_context=runner.max_context,
         vocab_size=runner.vocab_size,
     )
-    return LoadedEngine(engine, tokenizer)
+    return LoadedEngine(FanOut(engine), tokenizer)
 
 
 def _join_fingerprints(*fingerprints: str) -> str:

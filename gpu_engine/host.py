@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 from headrace.gpu_engine.api import (
     Abort,
     Add,
+    CountingEngine,
     FromEngine,
     Output,
     Ready,
@@ -29,7 +30,7 @@ from headrace.gpu_engine.api import (
     ToEngine,
     Unusable,
 )
-from headrace.gpu_engine.build import CountingEngine, EngineUnusable, build_engine
+from headrace.gpu_engine.build import EngineUnusable, build_engine
 from headrace.gpu_engine.codec import decode_command, encode_message
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.inbox import Inbox

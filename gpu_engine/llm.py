@@ -14,7 +14,8 @@ from typing import Any, Self
 from headrace.gpu_engine.api import EngineInfo, SamplingParams
 from headrace.gpu_engine.build import EngineUnusable, load_engine
 from headrace.gpu_engine.config import EngineConfig
-from headrace.gpu_engine.manager import Completion, Prompt, RequestManager, TooManyRequests, UnknownRequest
+from headrace.gpu_engine.entries import Completion
+from headrace.gpu_engine.manager import Prompt, RequestManager, TooManyRequests, UnknownRequest
 
 __all__ = [
     "LLM",
@@ -57,7 +58,8 @@ class LLM:
 
         A prompt is a text, a list of token ids, or a list of chat messages; kinds may be mixed. `params`
         holds for all, or is one for each; the default samples at temperature 1 until the model ends its
-        answer. A prompt that fails is a Completion with `error`, never an exception.
+        answer. A prompt that fails is a Completion with `error`, never an exception. Where `params` ask for
+        `n` answers, the first one's Completion holds the `others`.
         """
         return self._manager.generate_batch(prompts, params)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -16,6 +15,8 @@ from typing import Final, Self, TypeAlias
 import msgspec
 
 from headrace.gpu_engine.api import Engine, EngineError, EngineRequest, Output, SamplingParams
+from headrace.gpu_engine.entries import Completion, Entry, Mark
+from headrace.gpu_engine.sampling.check import MAX_ANSWERS
 from headrace.gpu_engine.text.contract import TextError, Tokenizer
 
 MAX_REQUESTS: Final = 10_000
@@ -32,19 +33,6 @@ class UnknownRequest(LookupError):
 
 class TooManyRequests(Exception):
     """The manager holds as many requests as it may; fetch results before adding more."""
-
-
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer. `finish_reason` (`stop`, `length`, `abort`) is set, or `error` is; an answer that
-    failed on its way keeps what it had. `text` ends before a stop string, `token_ids` with the last made."""
-
-    id: str
-    prompt_ids: list[int] = []
-    token_ids: list[int] = []
-    text: str = ""
-    finish_reason: str | None = None
-    error: EngineError | None = None
-    cached_tokens: int = 0
 
 
 class RequestManager:
@@ -64,7 +52,7 @@ class RequestManager:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._inbox: list[EngineRequest | str] = []  # requests to add and ids to abort, in order
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._ids = count(1)
         self._stopped: EngineError | None = None
         self._thread = threading.Thread(target=self._drive, name="headrace-engine", daemon=True)
@@ -79,15 +67,15 @@ class RequestManager:
         forgets it. Raises UnknownRequest, and TimeoutError, after which the result can still be fetched."""
         with self._lock:
             entry = self._find(request_id)
-            if not entry.changed.wait_for(lambda: entry.final is not None, timeout):
+            if not entry.wait_for(lambda: entry.ended, timeout):
                 raise TimeoutError(f"Request {request_id} has not ended within {timeout} s.")
             self._entries.pop(request_id, None)
             return entry.completion()
 
     def stream(self, request_id: str) -> Iterator[Output]:
-        """What a request brings as it comes, from its beginning; the last output has `finish_reason` or
-        `error`. Tokens that come faster than they are read are joined. The manager forgets a request whose
-        stream was read to the end. Raises UnknownRequest."""
+        """What a request brings as it comes, from its beginning; the last output (of each of its `n` answers)
+        has `finish_reason` or `error`. Tokens that come faster than they are read are joined. The manager
+        forgets a request whose stream was read to the end. Raises UnknownRequest."""
         with self._lock:
             entry = self._find(request_id)
         return self._read(entry)
@@ -138,38 +126,37 @@ class RequestManager:
             held = len(self._entries)
             if limit is not None and held >= limit:
                 raise TooManyRequests(f"{held} requests are held; fetch some results before adding more.")
-            entry = _Entry(f"request-{next(self._ids)}", prompt_ids, threading.Condition(self._lock))
+            entry = Entry(f"request-{next(self._ids)}", prompt_ids, _num_answers(params), self._lock)
             self._entries[entry.id] = entry
             error = self._stopped or error
             if error is not None:
-                entry.take(Output(id=entry.id, error=error))
+                entry.fail(error)
             else:
                 self._inbox.append(EngineRequest(id=entry.id, prompt_ids=prompt_ids, params=params))
                 self._work.notify()
         return entry.id
 
-    def _find(self, request_id: str) -> _Entry:
+    def _find(self, request_id: str) -> Entry:
         try:
             return self._entries[request_id]
         except KeyError:
             raise UnknownRequest(f"There is no request {request_id}, or its result was fetched.") from None
 
-    def _read(self, entry: _Entry) -> Iterator[Output]:
-        tokens = pieces = 0
-        while True:
+    def _read(self, entry: Entry) -> Iterator[Output]:
+        marks = [Mark() for _ in entry.answers]
+        ended = False
+        while not ended:
             with self._lock:
-                entry.wait_for_more(tokens, pieces)
-                delta = entry.since(tokens, pieces)
-                tokens, pieces = len(entry.token_ids), len(entry.pieces)
-                if entry.final is not None:
+                entry.wait_for(lambda: entry.has_news(marks))
+                news = entry.news(marks)
+                ended = entry.ended
+                if ended:
                     self._entries.pop(entry.id, None)
-            yield delta
-            if delta.finish_reason or delta.error:
-                return
+            yield from news
 
     def _cancel(self, request_id: str) -> None:
         entry = self._entries.get(request_id)
-        if entry is not None and entry.final is None:
+        if entry is not None and not entry.ended:
             self._inbox.append(request_id)
             self._work.notify()
 
@@ -177,8 +164,7 @@ class RequestManager:
         """With the lock held: ends every request, now and later."""
         self._stopped = self._stopped or error
         for entry in self._entries.values():
-            if entry.final is None:
-                entry.take(Output(id=entry.id, error=self._stopped))
+            entry.fail(self._stopped)
         self._work.notify()
 
     # -------------------------------------------------------------------------------------- engine's thread
@@ -200,72 +186,32 @@ class RequestManager:
             orders, self._inbox = self._inbox, []
             if self._stopped:
                 return False
-        refusals = [self._obey(order) for order in orders]
-        self._deliver([refusal for refusal in refusals if refusal is not None])
+        for order in orders:
+            self._obey(order)
         return True
 
-    def _obey(self, order: EngineRequest | str) -> Output | None:
+    def _obey(self, order: EngineRequest | str) -> None:
         if isinstance(order, str):
             self._engine.abort(order)
-            return None
+            return
         error = self._engine.add(order)
-        return None if error is None else Output(id=order.id, error=error)
+        if error is not None:
+            with self._lock:
+                if order.id in self._entries:
+                    self._entries[order.id].fail(error)
 
     def _deliver(self, outputs: Sequence[Output]) -> None:
         with self._lock:
             for output in outputs:
                 entry = self._entries.get(output.id)
-                if entry is not None and entry.final is None:
+                if entry is not None:
                     entry.take(output)
 
 
-@dataclass(slots=True)
-class _Entry:
-    """What one request has brought so far. `changed` is notified under the manager's lock."""
-
-    id: str
-    prompt_ids: list[int]
-    changed: threading.Condition
-    token_ids: list[int] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)
-    final: Output | None = None
-
-    def take(self, output: Output) -> None:
-        self.token_ids += output.token_ids
-        if output.text:
-            self.pieces.append(output.text)
-        if output.finish_reason is not None or output.error is not None:
-            self.final = output
-        self.changed.notify_all()
-
-    def wait_for_more(self, tokens: int, pieces: int) -> None:
-        """Until there is something behind the first `tokens` tokens and `pieces` pieces, or the end."""
-        self.changed.wait_for(
-            lambda: self.final is not None or len(self.token_ids) > tokens or len(self.pieces) > pieces
-        )
-
-    def since(self, tokens: int, pieces: int) -> Output:
-        """What came after the first `tokens` tokens and `pieces` pieces."""
-        return Output(
-            id=self.id,
-            token_ids=self.token_ids[tokens:],
-            text="".join(self.pieces[pieces:]),
-            finish_reason=self.final.finish_reason if self.final else None,
-            error=self.final.error if self.final else None,
-            cached_tokens=self.final.cached_tokens if self.final else 0,
-        )
-
-    def completion(self) -> Completion:
-        assert self.final is not None, "a completion is made of an answer that has ended"
-        return Completion(
-            id=self.id,
-            prompt_ids=self.prompt_ids,
-            token_ids=self.token_ids,
-            text="".join(self.pieces),
-            finish_reason=self.final.finish_reason,
-            error=self.final.error,
-            cached_tokens=self.final.cached_tokens,
-        )
+def _num_answers(params: SamplingParams) -> int:
+    """What an engine refuses is one answer: its error."""
+    n = params.n
+    return n if isinstance(n, int) and 1 <= n <= MAX_ANSWERS else 1
 
 
 def _check_types(params: SamplingParams) -> EngineError | None:

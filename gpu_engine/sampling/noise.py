@@ -18,6 +18,11 @@ def uniform(seed: int, position: int) -> float:
     return (_mix(_mix(seed) + position * GOLDEN) >> 11) / (1 << 53)
 
 
+def derive_seed(seed: int, index: int) -> int:
+    """The seed of answer number `index` to one request; the first has the request's own."""
+    return _mix(_mix(seed) ^ index) if index else seed
+
+
 def _mix(x: int) -> int:
     """The finaliser of SplitMix64 after one step of its counter."""
     x = (x + GOLDEN) & MASK

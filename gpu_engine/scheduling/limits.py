@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.gpu_engine.api import EngineError, EngineRequest
+from headrace.gpu_engine.api import EngineError, EngineRequest, SamplingParams
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.sampling.check import check_params
 
@@ -51,6 +51,7 @@ class Limits:
             or self._check_vocabulary(request.prompt_ids, "prompt_ids")
             or self._check_vocabulary(request.output_ids, "output_ids")
             or check_params(request.params, self.vocab_size)
+            or _check_single(request.params)
         )
 
     def _check_length(self, prompt: int) -> EngineError | None:
@@ -84,6 +85,13 @@ class Limits:
                     f"whose ids are 0 to {self.vocab_size - 1}.",
                 )
         return None
+
+
+def _check_single(params: SamplingParams) -> EngineError | None:
+    """Several answers are the business of `FanOut`, around the engine."""
+    if params.n == 1 and params.best_of in (None, 1):
+        return None
+    return _invalid("n", "This engine makes one answer to a request; n and best_of must be 1.")
 
 
 def _invalid(param: str, message: str) -> EngineError:

@@ -23,6 +23,7 @@ from headrace.gpu_engine.llm import (
     TooManyRequests,
     UnknownRequest,
 )
+from headrace.gpu_engine.sampling.noise import derive_seed
 from headrace.gpu_engine.sim import SimEngine, expected_answer
 from headrace.gpu_engine.text.sim import SimTokenizer
 
@@ -143,6 +144,33 @@ def test_parameters_of_wrong_types_fail_their_own_request_and_not_the_engine(
     assert wrong.error is not None
     assert f"`$.{name}" in wrong.error.message
     assert (len(right.token_ids), right.finish_reason) == (3, "length")
+
+
+def test_several_answers_to_a_prompt_come_with_the_first_and_are_those_of_their_own_seeds(llm: LLM) -> None:
+    params = SamplingParams(n=3, seed=5, max_tokens=12)
+    several, alone = llm.generate_batch(["tell me", "b"], [params, greedy(2)])
+    prompt = TOKENIZER.encode("tell me")
+    for index, answer in enumerate([several, *several.others]):
+        own = msgspec.structs.replace(params, n=1, seed=derive_seed(5, index))
+        assert answer.token_ids == expected_answer(prompt, own, 12)
+        assert (answer.index, answer.finish_reason) == (index, "length")
+    assert alone.others == []
+
+
+def test_a_stream_of_several_answers_tells_which_each_piece_belongs_to(llm: LLM) -> None:
+    params = SamplingParams(n=2, seed=5, max_tokens=4)
+    outputs = list(llm.manager.stream(llm.manager.add_request("tell me", params)))
+    [whole] = llm.generate_batch(["tell me"], params)
+    for answer in (whole, *whole.others):
+        own = [output for output in outputs if output.index == answer.index]
+        assert "".join(output.text for output in own) == answer.text
+        assert [output.finish_reason for output in own if output.finish_reason] == ["length"]
+
+
+def test_a_number_of_answers_that_makes_no_sense_is_an_error_of_its_request(llm: LLM) -> None:
+    for wrong in (0, 1000):
+        [refused] = llm.generate_batch(["a"], SamplingParams(n=wrong))
+        assert is_invalid(refused, "n must be between")
 
 
 def test_an_empty_batch_has_no_answers(llm: LLM) -> None:

@@ -19,6 +19,7 @@ import pytest
 from headrace.gpu_engine.api import (
     Abort,
     Add,
+    CountingEngine,
     FromEngine,
     Output,
     Ready,
@@ -28,7 +29,6 @@ from headrace.gpu_engine.api import (
     ToEngine,
     Unusable,
 )
-from headrace.gpu_engine.build import CountingEngine
 from headrace.gpu_engine.codec import decode_command, decode_message, encode_message
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.host import EngineHost, run_engine

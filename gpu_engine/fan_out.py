@@ -1,0 +1,164 @@
+"""Several answers to one prompt, as an engine around an engine: the inner one knows only single answers.
+
+    add(n = 3) ──► answer 0 joins, computes the prompt, brings its first token
+                     └──► answers 1, 2 join: the prompt's blocks are in the prefix cache, shared by reference
+                          count; each computes the tokens behind the last full block, and then its own
+
+So a prompt is computed once, up to less than one block for each further answer. They could share the partial
+block too, by copying it before it is written to. That would save one short chunk in an answer's life, which
+rides in a step that runs anyway, and cost a second way for tokens to come into being. A join by prefix hit is
+the path that every request takes, and it stays right when an answer is preempted. (Without prefix caching
+each answer computes the whole prompt.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from headrace.gpu_engine.api import (
+    CountingEngine,
+    EngineError,
+    EngineInfo,
+    EngineRequest,
+    Output,
+    SamplingParams,
+)
+from headrace.gpu_engine.best_of import BestOf
+from headrace.gpu_engine.sampling.check import check_params
+from headrace.gpu_engine.sampling.noise import derive_seed
+
+
+class FanOut:
+    """Implements `Engine` over another one. Requests for a single answer pass through untouched."""
+
+    def __init__(self, engine: CountingEngine) -> None:
+        self._engine = engine
+        self._families: dict[str, _Family] = {}
+        self._members: dict[str, _Family] = {}
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    @property
+    def has_work(self) -> bool:
+        return self._engine.has_work
+
+    @property
+    def num_running(self) -> int:
+        return self._engine.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        return self._engine.num_waiting
+
+    def add(self, request: EngineRequest) -> EngineError | None:
+        if _count(request.params) == 1 and request.id not in self._families:
+            return self._engine.add(request)
+        error = self._refuse(request)
+        if error is not None:
+            return error
+        family = _Family(request)
+        error = self._engine.add(family.member(0))
+        if error is None:
+            self._families[request.id] = family
+            self._members[family.name(0)] = family
+        return error
+
+    def abort(self, request_id: str) -> None:
+        family = self._families.get(request_id)
+        for name in [request_id] if family is None else family.names:
+            self._engine.abort(name)
+
+    def step(self) -> list[Output]:
+        outputs = self._engine.step()
+        if not self._members:
+            return outputs
+        return [told for output in outputs for told in self._tell(output)]
+
+    def _refuse(self, request: EngineRequest) -> EngineError | None:
+        if request.id in self._families:
+            message = f"Request {request.id} is in the engine already; wait for its last output."
+            return EngineError(code="invalid_request", message=message, param="id")
+        if request.output_ids:
+            message = "An answer that goes on with output_ids is a single one: n and best_of must be 1."
+            return EngineError(code="invalid_request", message=message, param="n")
+        return check_params(request.params)
+
+    def _tell(self, output: Output) -> Iterable[Output]:
+        family = self._members.get(output.id)
+        if family is None:
+            return [output]
+        outputs = [family.rename(output)]
+        if family.is_waiting:
+            outputs += self._let_join(family, output)
+        for ended in [one.index for one in outputs if _is_last(one)]:
+            family.open.discard(ended)
+            self._members.pop(family.name(ended), None)
+        if not family.open:
+            del self._families[family.request.id]
+        return family.choose(outputs)
+
+    def _let_join(self, family: _Family, first: Output) -> list[Output]:
+        """The other answers join once the prompt is computed; if that never came to be, they share its fate.
+        Returns what they bring of an end already."""
+        family.is_waiting = False
+        others = range(1, family.count)
+        if not first.token_ids:
+            return [family.rename(first, index) for index in others]
+        ends = []
+        for index in others:
+            error = self._engine.add(family.member(index))
+            if error is None:
+                self._members[family.name(index)] = family
+            else:
+                ends.append(Output(id=family.request.id, index=index, error=error))
+        return ends
+
+
+class _Family:
+    """The answers to one request. `open`: numbers of those that have not ended. `is_waiting`: only the first
+    one runs."""
+
+    def __init__(self, request: EngineRequest) -> None:
+        self.request = request
+        self.count = _count(request.params)
+        self.open = set(range(self.count))
+        self.is_waiting = True
+        self._best = BestOf(request.params) if self.count > request.params.n else None
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [self.name(index) for index in range(self.count)]
+
+    def name(self, index: int) -> str:
+        """The id of an answer in the inner engine, which no request's own id is."""
+        return f"{self.request.id}\0{index}"
+
+    def member(self, index: int) -> EngineRequest:
+        """What asks the inner engine for answer number `index`. Only the first tells of the prompt."""
+        params = self.request.params
+        params = params if self._best is None else self._best.scored(params)
+        seed = None if params.seed is None else derive_seed(params.seed, index)
+        scores = None if index else params.prompt_logprobs
+        own = msgspec.structs.replace(params, n=1, best_of=None, seed=seed, prompt_logprobs=scores)
+        return msgspec.structs.replace(self.request, id=self.name(index), params=own)
+
+    def rename(self, output: Output, index: int | None = None) -> Output:
+        if index is None:
+            index = int(output.id.rpartition("\0")[2])
+        return msgspec.structs.replace(output, id=self.request.id, index=index)
+
+    def choose(self, outputs: list[Output]) -> Iterable[Output]:
+        """What the user sees of these outputs."""
+        return outputs if self._best is None else self._best.take(outputs, all_ended=not self.open)
+
+
+def _count(params: SamplingParams) -> int:
+    return params.n if params.best_of is None else params.best_of
+
+
+def _is_last(output: Output) -> bool:
+    return output.finish_reason is not None or output.error is not None
