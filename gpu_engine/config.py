@@ -50,6 +50,9 @@ class EngineConfig(BaseModel):
     load_format: Literal["auto", "dummy"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["cpu"] = "cpu"
+    backend: Literal["auto", "native", "torch"] = "auto"
+    weight_format: Literal["auto", "float32", "int16", "int8"] = "auto"
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     attention: Literal["auto", "cpu", "reference"] = "auto"
     block_size: int = Field(default=16, ge=1, le=256)
     num_kv_blocks: int | None = Field(default=None, ge=2)
@@ -70,4 +73,5 @@ class EngineConfig(BaseModel):
     priority_ageing_ms: float = Field(default=5000.0, ge=0)
     trace_path: str | None = None
     threads: int | None = Field(default=None, ge=1, le=1024)
+    pin_threads: bool = False
     sim: SimConfig = SimConfig()

@@ -8,13 +8,13 @@ from typing import Final
 import torch
 
 from headrace.gpu_engine.attention.blocks import BlockStore
-from headrace.gpu_engine.attention.contract import AttentionBackend, KVSpec
-from headrace.gpu_engine.attention.select import select_backend
+from headrace.gpu_engine.attention.contract import AttentionBackend, BackendFactory, KVSpec
+from headrace.gpu_engine.backend import load_backend
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.inputs import StepInputs, build_inputs
 from headrace.gpu_engine.memory.machine import mib, require_memory
 from headrace.gpu_engine.models.errors import ModelError
-from headrace.gpu_engine.models.load import LoadedModel, load_model
+from headrace.gpu_engine.models.load import LoadedModel
 from headrace.gpu_engine.sampling.head import SamplingHead
 from headrace.gpu_engine.sampling.shape import NOT_FINITE
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
@@ -77,27 +77,17 @@ class ModelRunner:
 
 
 def load_runner(config: EngineConfig) -> ModelRunner:
-    """Loads the model and sets its KV memory up. Raises ModelError with a sentence for the user.
-
-    Sets the number of torch's threads, which is the process's own, where the config names one.
-    """
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    model = load_model(config.model, _choose_dtype(config), config.load_format)
+    """Loads the model and sets its KV memory up. Raises ModelError with a sentence for the user."""
+    model, factory = load_backend(config)
     spec = model.decoder.kv_spec(config.block_size)
-    attention = _allocate(config, spec, model)
-    host_slots = config.swap_space_bytes // select_backend(config.attention).block_bytes(spec)
+    attention = _allocate(config, spec, model, factory)
+    host_slots = config.swap_space_bytes // factory.block_bytes(spec)
     return ModelRunner(model, attention, config.block_size, host_slots)
 
 
-def _choose_dtype(config: EngineConfig) -> torch.dtype:
-    """`auto` is float32 on a CPU: exact, and mostly faster there than half precision."""
-    names = {"auto": torch.float32, "float32": torch.float32}
-    return (names | {"bfloat16": torch.bfloat16, "float16": torch.float16})[config.dtype]
-
-
-def _allocate(config: EngineConfig, spec: KVSpec, model: LoadedModel) -> AttentionBackend:
-    factory = select_backend(config.attention)
+def _allocate(
+    config: EngineConfig, spec: KVSpec, model: LoadedModel, factory: BackendFactory
+) -> AttentionBackend:
     block_bytes = factory.block_bytes(spec)
     num_blocks = config.num_kv_blocks or _divide_memory(config, block_bytes, model.decoder.config.max_context)
     if (num_blocks - 1) * spec.block_size < SHORTEST:

@@ -7,14 +7,24 @@ from typing import Protocol
 import torch
 
 from headrace.gpu_engine.attention.contract import KVSpec, StepAttention
-from headrace.gpu_engine.models.config import ModelConfig
+
+
+class ModelSizes(Protocol):
+    """What an engine needs to know of a model: the longest sequence it was made for, in tokens, and how many
+    tokens it knows."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_context(self) -> int: ...
 
 
 class CausalDecoder(Protocol):
     """Token ids in, hidden states out; logits only for the rows that need them."""
 
     @property
-    def config(self) -> ModelConfig: ...
+    def config(self) -> ModelSizes: ...
 
     def kv_spec(self, block_size: int) -> KVSpec:
         """What an attention backend must hold for this model."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
-from transformers import AutoConfig
 
 from headrace.gpu_engine.memory.machine import require_memory
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.contract import CausalDecoder
 from headrace.gpu_engine.models.decoder import Decoder
-from headrace.gpu_engine.models.errors import ModelError, one_line
-from headrace.gpu_engine.models.hf_config import LIBRARY_ERRORS
-from headrace.gpu_engine.models.registry import read_config, require_supported
+from headrace.gpu_engine.models.folder import CONFIG, read_folder_config, read_hf_config, read_model_type
+from headrace.gpu_engine.models.foreign.load import draw_foreign, load_foreign
+from headrace.gpu_engine.models.registry import is_family
 from headrace.gpu_engine.models.shapes import tensor_shapes
 from headrace.gpu_engine.models.weights.dummy import RandomTensors
 from headrace.gpu_engine.models.weights.fingerprint import fingerprint_files
@@ -43,12 +41,27 @@ def load_model(model: str, dtype: torch.dtype, load_format: LoadFormat = "auto")
     """Loads a folder, a GGUF file or a hub id; `dummy` needs the folder's config.json only. Raises
     ModelError with a sentence for the user."""
     path = resolve_model(model)
+    name = model_name(model, path)
+    if path.is_dir() and not is_family(read_model_type(path)):
+        return _load_foreign(name, path, dtype, load_format)
     config, source, fingerprint = _open_checkpoint(path, load_format)
     shapes = tensor_shapes(config)
     num_bytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
     require_memory(num_bytes, f"The weights of {model} take", "use a smaller model, or bfloat16")
     decoder = Decoder(config, Tensors(source, shapes, dtype))
-    return LoadedModel(model_name(model, path), fingerprint, num_bytes, decoder)
+    return LoadedModel(name, fingerprint, num_bytes, decoder)
+
+
+def _load_foreign(name: str, path: Path, dtype: torch.dtype, load_format: LoadFormat) -> LoadedModel:
+    """A model that transformers computes."""
+    config = read_hf_config(path)
+    if load_format == "dummy":
+        decoder, fingerprint = draw_foreign(config, dtype), fingerprint_files([path / CONFIG], "dummy")
+    else:
+        folder = SafetensorsFolder(path)
+        decoder = load_foreign(folder, path, config, dtype)
+        fingerprint = fingerprint_files([path / CONFIG, *folder.files])
+    return LoadedModel(name, fingerprint, decoder.num_bytes, decoder)
 
 
 def _open_checkpoint(path: Path, load_format: LoadFormat) -> tuple[ModelConfig, TensorSource, str]:
@@ -58,28 +71,7 @@ def _open_checkpoint(path: Path, load_format: LoadFormat) -> tuple[ModelConfig, 
             return gguf.config, RandomTensors(tensor_shapes(gguf.config)), fingerprint_files([path], "dummy")
         return gguf.config, gguf, fingerprint_files([path])
     config = read_folder_config(path)
-    described = path / "config.json"
     if load_format == "dummy":
-        return config, RandomTensors(tensor_shapes(config)), fingerprint_files([described], "dummy")
+        return config, RandomTensors(tensor_shapes(config)), fingerprint_files([path / CONFIG], "dummy")
     folder = SafetensorsFolder(path)
-    return config, folder, fingerprint_files([described, *folder.files])
-
-
-def check_config(path: Path) -> None:
-    """Raises ModelError where a folder's config cannot be served, before anything large is read."""
-    if path.is_dir():
-        read_folder_config(path)
-
-
-def read_folder_config(folder: Path) -> ModelConfig:
-    """The config of a folder in Hugging Face layout; its code, if it brings any, is not run."""
-    path = folder / "config.json"
-    try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} is no readable JSON ({error}); download it again.") from error
-    require_supported(values.get("model_type") if isinstance(values, dict) else None)
-    try:
-        return read_config(AutoConfig.from_pretrained(folder))
-    except LIBRARY_ERRORS as error:
-        raise ModelError(f"{path} is wrong ({one_line(error)}); check it against the model's own.") from error
+    return config, folder, fingerprint_files([path / CONFIG, *folder.files])

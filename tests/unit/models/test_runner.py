@@ -10,7 +10,9 @@ import torch
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.attention.reference import ReferenceAttention
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.native.decoder import NativeDecoder
 from headrace.gpu_engine.runner import ModelRunner, load_runner
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan
 from tests.support.drive import GREEDY, Sequences
@@ -69,27 +71,31 @@ def test_logits_after_a_prefix_hit_equal_cold_ones(
     """The first request leaves two blocks; the second brings the same prompt and computes its end alone."""
     runner = runner_of(tiny_model("qwen3"))
     seen: list[torch.Tensor] = []
-    head = runner._model.head
+    decoder = runner._model
+    assert isinstance(decoder, Decoder)
+    head = decoder.head
 
     def watch(hidden: torch.Tensor) -> torch.Tensor:
         seen.append(head(hidden))
         return seen[-1]
 
-    monkeypatch.setattr(runner._model, "head", watch)
+    monkeypatch.setattr(decoder, "head", watch)
     prompt = prompts_of([40])[0]
     runner.launch(StepPlan(1, [Chunk("cold", prompt, 0, [3, 9, 4], True, GREEDY)]))
     runner.launch(StepPlan(2, [Chunk("hit", prompt[32:], 32, [3, 9, 7], True, GREEDY)]))
     torch.testing.assert_close(seen[1], seen[0], rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("attention", ["reference", "cpu"])
+@pytest.mark.parametrize("attention", ["reference", "cpu", "auto"])
 def test_a_request_that_is_not_finite_fails_alone_whether_it_samples_or_not(
     tiny_model: TinyModel, attention: str
 ) -> None:
     """A chunk that does not sample fails too, before its blocks could be shared."""
     runner = runner_of(tiny_model("qwen2"), attention=attention)
     alone = runner.launch(StepPlan(1, [Chunk("good", [3, 4, 5], 0, [1], True, GREEDY)]))
-    runner._model.embeddings[9] = torch.nan
+    decoder = runner._model
+    assert isinstance(decoder, Decoder | NativeDecoder)
+    decoder.embeddings[9] = torch.nan
     chunks = [
         Chunk("decode", [9], 0, [4], True, GREEDY),
         Chunk("good", [3, 4, 5], 0, [1], True, GREEDY),

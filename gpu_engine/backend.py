@@ -1,0 +1,91 @@
+"""Which arithmetic serves a model: the native kernels, or torch's operators."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Final
+
+import torch
+
+from headrace.gpu_engine.attention.contract import BackendFactory
+from headrace.gpu_engine.attention.select import select_backend
+from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.models.contract import CausalDecoder
+from headrace.gpu_engine.models.decoder import Decoder
+from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.load import LoadedModel, load_model
+from headrace.gpu_engine.native.attention import NativeAttention, suits
+from headrace.gpu_engine.native.decoder import NativeDecoder, can_run
+from headrace.gpu_engine.native.library import Format
+from headrace.gpu_engine.native.pool import Pool
+
+_FORMATS: Final = {"float32": Format.FLOAT32, "int16": Format.INT16, "int8": Format.INT8}
+_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_backend(config: EngineConfig) -> tuple[LoadedModel, BackendFactory]:
+    """The model that `config` names, ready to compute, and what keeps its KV memory. Raises ModelError.
+
+    Sets the number of torch's threads, which is the process's own, where the config names one.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    model = load_model(config.model, _load_dtype(config), config.load_format)
+    if _is_native(config, model.decoder):
+        return _go_native(config, model), NativeAttention
+    if config.weight_format not in ("auto", "float32"):
+        raise ModelError(
+            f"weight_format {config.weight_format} needs the native kernels, which "
+            f"{_why_not(config, model)}; leave weight_format at auto."
+        )
+    return model, select_backend(config.attention)
+
+
+def _is_native(config: EngineConfig, decoder: CausalDecoder) -> bool:
+    if config.backend == "torch" or config.attention != "auto":
+        return False
+    spec = replace(decoder.kv_spec(config.block_size), dtype=_cache_dtype(config))
+    if isinstance(decoder, Decoder) and can_run(decoder.config) and suits(spec):
+        return True
+    if config.backend == "native":
+        raise ModelError(
+            "backend native cannot serve this model here: it needs g++, a processor with AVX2, a model "
+            "without experts, and a head size and block size of whole vectors; use backend auto."
+        )
+    return False
+
+
+def _why_not(config: EngineConfig, model: LoadedModel) -> str:
+    if config.backend == "torch" or config.attention != "auto":
+        return "the other settings rule out"
+    return f"cannot serve {model.name} here"
+
+
+def _go_native(config: EngineConfig, model: LoadedModel) -> LoadedModel:
+    threads = config.threads or len(os.sched_getaffinity(0))
+    form = _FORMATS[_weight_format(config)]
+    assert isinstance(model.decoder, Decoder)
+    decoder = NativeDecoder(model.decoder, Pool(threads, pin=config.pin_threads), form, _cache_dtype(config))
+    exact = form is Format.FLOAT32 and decoder.cache_dtype == torch.float32
+    suffix = "" if exact else f"/{form.name.lower()}-{str(decoder.cache_dtype).removeprefix('torch.')}"
+    return replace(
+        model, decoder=decoder, num_bytes=decoder.num_bytes, fingerprint=model.fingerprint + suffix
+    )
+
+
+def _weight_format(config: EngineConfig) -> str:
+    if config.weight_format != "auto":
+        return config.weight_format
+    return "float32" if config.dtype in ("auto", "float32") else "int16"
+
+
+def _load_dtype(config: EngineConfig) -> torch.dtype:
+    """`auto` is float32 on a CPU: exact, and mostly faster there than half precision."""
+    return torch.float32 if config.dtype == "auto" else _DTYPES[config.dtype]
+
+
+def _cache_dtype(config: EngineConfig) -> torch.dtype:
+    if config.kv_cache_dtype != "auto":
+        return _DTYPES[config.kv_cache_dtype]
+    return torch.float32 if _weight_format(config) == "float32" else torch.bfloat16

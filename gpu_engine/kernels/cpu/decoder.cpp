@@ -1,0 +1,67 @@
+#include "decoder.h"
+
+#include "inputs.h"
+
+namespace headrace {
+namespace {
+
+// Rows of one step on their way through the layers.
+struct Forward {
+  Pool& pool;
+  const Decoder& decoder;
+  const Step& step;
+  float* x;  // [tokens][hidden]
+
+  void run() {
+    for (int i = 0; i < decoder.num_layers; i++) {
+      attention(decoder.layers[i]);
+      mlp(decoder.layers[i]);
+    }
+    each_row([&](float* row, const float*) { normalise(row, decoder.norm, decoder.eps, decoder.hidden, row); }, nullptr);
+  }
+
+  void attention(const Layer& layer) {
+    float* qkv = scratch_of<float>(5, int64_t(step.tokens) * layer.qkv.outputs);
+    float* attended = scratch_of<float>(6, int64_t(step.tokens) * layer.output.inputs);
+    linear(pool, layer.qkv, x, step.tokens, layer.attention_norm, decoder.eps, Into::kStore, qkv);
+    attend(pool, layer.attention, step, qkv, attended);
+    add_back(layer.output, attended, layer.post_attention_norm);
+  }
+
+  void mlp(const Layer& layer) {
+    float* gated = scratch_of<float>(6, int64_t(step.tokens) * layer.down.inputs);
+    linear(pool, layer.gate_up, x, step.tokens, layer.mlp_norm, decoder.eps, static_cast<Into>(layer.gate), gated);
+    add_back(layer.down, gated, layer.post_mlp_norm);
+  }
+
+  // x += product, or the normalised product where a norm stands behind it.
+  void add_back(const Linear& layer, const float* input, const float* post_norm) {
+    if (!post_norm) return linear(pool, layer, input, step.tokens, nullptr, 0, Into::kAdd, x);
+    float* product = scratch_of<float>(7, int64_t(step.tokens) * decoder.hidden);
+    linear(pool, layer, input, step.tokens, nullptr, 0, Into::kStore, product);
+    each_row([&](float* row, const float* from) {
+      float* scaled = scratch_of<float>(0, decoder.hidden);
+      normalise(from, post_norm, decoder.eps, decoder.hidden, scaled);
+      for (int i = 0; i < decoder.hidden; i++) row[i] += scaled[i];
+    }, product);
+  }
+
+  template <class F>
+  void each_row(const F& f, const float* beside) {
+    constexpr int kRows = 8;
+    pool.run((step.tokens + kRows - 1) / kRows, [&](int chunk) {
+      for (int t = chunk * kRows; t < std::min(step.tokens, (chunk + 1) * kRows); t++)
+        f(x + int64_t(t) * decoder.hidden, beside ? beside + int64_t(t) * decoder.hidden : nullptr);
+    });
+  }
+};
+
+}  // namespace
+
+void forward(Pool& pool, const Decoder& decoder, const Step& step, float* x) { Forward{pool, decoder, step, x}.run(); }
+
+void logits(Pool& pool, const Decoder& decoder, const float* rows, int count, float* out) {
+  linear(pool, decoder.head, rows, count, nullptr, 0, Into::kStore, out);
+}
+
+}  // namespace headrace

@@ -1,0 +1,32 @@
+// A whole decoder in one call: what stands between the embeddings and the logits of a step.
+
+#pragma once
+
+#include "attention.h"
+#include "linear.h"
+
+namespace headrace {
+
+// One layer; norms are weights [hidden], or null where the model has none at that place.
+struct Layer {
+  AttentionLayer attention;
+  Linear qkv, output, gate_up, down;
+  const float *attention_norm, *post_attention_norm, *mlp_norm, *post_mlp_norm;
+  int32_t gate;  // an `Into`
+};
+
+struct Decoder {
+  const Layer* layers;
+  const float* norm;
+  Linear head;
+  int32_t num_layers, hidden;
+  float eps;
+};
+
+// x [tokens][hidden]: embeddings; becomes the hidden states after the last norm.
+void forward(Pool& pool, const Decoder& decoder, const Step& step, float* x);
+
+// Scores of the next token, out [rows][vocabulary], for rows [rows][hidden] of what `forward` made.
+void logits(Pool& pool, const Decoder& decoder, const float* rows, int count, float* out);
+
+}  // namespace headrace

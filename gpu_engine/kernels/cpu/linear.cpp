@@ -1,0 +1,153 @@
+#include "linear.h"
+
+#include "inputs.h"
+
+namespace headrace {
+namespace {
+
+constexpr int kRowsAtOnce = 96;     // rows whose packed inputs stay in the second-level cache
+constexpr int kChunksAThread = 4;   // of work, so that threads end together although one may be disturbed
+
+// Rows of the step, cut into tiles of about the same height.
+struct Tiling {
+  int rows, tiles;
+  explicit Tiling(int rows) : rows(rows), tiles((rows + kMaxRows - 1) / kMaxRows) {}
+  int first(int tile) const { return static_cast<int>(int64_t(rows) * tile / tiles); }
+};
+
+struct Product {
+  const Linear& layer;
+  int rows;
+  Into into;
+  float* out;
+  const uint32_t* words;
+  const float* scales;
+
+  int chunks() const { return padded_k(layer.inputs) / kChunk; }
+  int blocks() const { return round_up(layer.outputs, kColumns) / kColumns; }
+};
+
+HEADRACE_INLINE Vec sigmoid_times(Vec x, Vec by) {  // by * x / (1 + e^-x)
+  return div(mul(x, by), add(splat(1.0f), exp(sub(splat(0.0f), x))));
+}
+
+// GELU by tanh (Hendrycks & Gimpel 2016): x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+HEADRACE_INLINE Vec gelu_times(Vec x, Vec by) {
+  const Vec cubed = fma(mul(x, x), mul(x, splat(0.044715f)), x);
+  return div(mul(x, by), add(splat(1.0f), exp(mul(cubed, splat(-1.5957691216f)))));
+}
+
+void write(float* out, Vec v, int count, bool onto) {
+  if (count >= kLanes) return store(out, onto ? add(load(out), v) : v);
+  float lanes[kLanes];
+  store(lanes, v);
+  for (int i = 0; i < count; i++) out[i] = onto ? out[i] + lanes[i] : lanes[i];
+}
+
+// One row of a finished tile, [kColumns], to where it belongs.
+template <class F>
+HEADRACE_INLINE void finish_row(const Product& p, int block, int row, const float* sums) {
+  Vec left = load(sums), right = load(sums + kLanes);
+  const int64_t column = int64_t(block) * kColumns;
+  if constexpr (F::kIntegers && !F::kChunkScales) {
+    left = mul(left, load(p.layer.scales + column));
+    right = mul(right, load(p.layer.scales + column + kLanes));
+  }
+  if (p.layer.bias) {
+    left = add(left, load(p.layer.bias + column));
+    right = add(right, load(p.layer.bias + column + kLanes));
+  }
+  if (p.into == Into::kGatedSilu || p.into == Into::kGatedGelu) {
+    const int width = p.layer.outputs / 2, at = block * kLanes;
+    const Vec gated = p.into == Into::kGatedSilu ? sigmoid_times(left, right) : gelu_times(left, right);
+    return write(p.out + int64_t(row) * width + at, gated, width - at, false);
+  }
+  float* out = p.out + int64_t(row) * p.layer.outputs + column;
+  const int count = p.layer.outputs - static_cast<int>(column);
+  write(out, left, count, p.into == Into::kAdd);
+  if (count > kLanes) write(out + kLanes, right, count - kLanes, p.into == Into::kAdd);
+}
+
+// R rows of one block. `next`: weights that will be needed soon, fetched meanwhile, `lines` cache lines a chunk.
+template <class F, int R>
+void tile(const Product& p, int block, int first, const char* next, int lines) {
+  constexpr int kWords = kChunk / F::kPerWord;
+  const int chunks = p.chunks();
+  const char* w = p.layer.weights + int64_t(block) * chunks * kWords * F::kBytes;
+  const float* columns = F::kChunkScales ? p.layer.scales + int64_t(block) * chunks * kColumns : nullptr;
+  const uint32_t* x = p.words + int64_t(first) * chunks * kWords;
+  const float* scales = p.scales + int64_t(first) * chunks;
+  alignas(64) float sums[R * kColumns] = {};
+  for (int chunk = 0; chunk < chunks; chunk++) {
+    for (int line = 0; line < lines; line++, next += 64) _mm_prefetch(next, _MM_HINT_T0);
+    Rows<F, R> rows;
+    rows.clear();
+    for (int word = 0; word < kWords; word++, w += F::kBytes, x += R) rows.step(F::weights(w), x);
+    rows.flush(sums, scales, columns);
+    scales += R;
+    if (F::kChunkScales) columns += kColumns;
+  }
+  for (int r = 0; r < R; r++) finish_row<F>(p, block, first + r, sums + r * kColumns);
+}
+
+template <class F, int R = kMaxRows>
+HEADRACE_INLINE void tile_of(int rows, const Product& p, int block, int first, const char* next, int lines) {
+  if (rows == R) return tile<F, R>(p, block, first, next, lines);
+  if constexpr (R > 1) tile_of<F, R - 1>(rows, p, block, first, next, lines);
+}
+
+// Tiles [begin, end) of one block. Together they fetch the next block's weights, each its share: a processor that
+// waited for memory in the first tile only would let the memory rest during all others.
+template <class F>
+void multiply_block(const Product& p, const Tiling& tiling, int block, int begin, int end) {
+  const int64_t lines = int64_t(p.chunks()) * (kChunk / F::kPerWord) * F::kBytes / 64;
+  const char* next = p.layer.weights + (block + 1) * lines * 64;
+  const int share = end - begin > 1 ? static_cast<int>(lines / (int64_t(end - begin) * p.chunks())) : 0;
+  for (int t = begin; t < end; t++) {
+    const int first = tiling.first(t);
+    const char* from = next + int64_t(t - begin) * share * p.chunks() * 64;
+    tile_of<F>(tiling.first(t + 1) - first, p, block, first, from, block + 1 < p.blocks() ? share : 0);
+  }
+}
+
+template <class F>
+void multiply(Pool& pool, const Product& p, const Tiling& tiling) {
+  const int blocks = p.blocks();
+  const int bands = (p.rows + kRowsAtOnce - 1) / kRowsAtOnce;
+  const int strips = std::min(blocks, std::max(1, pool.threads() * kChunksAThread));
+  pool.run(strips * bands, [&](int chunk) {
+    const int strip = chunk / bands, band = chunk % bands;
+    const int begin = static_cast<int>(int64_t(tiling.tiles) * band / bands);
+    const int end = static_cast<int>(int64_t(tiling.tiles) * (band + 1) / bands);
+    const int last = static_cast<int>(int64_t(blocks) * (strip + 1) / strips);
+    for (int block = static_cast<int>(int64_t(blocks) * strip / strips); block < last; block++)
+      multiply_block<F>(p, tiling, block, begin, end);
+  });
+}
+
+template <class F>
+void pack_tiles(Pool& pool, const Source& source, const Tiling& tiling, uint32_t* words, float* scales) {
+  const int64_t row_words = padded_k(source.columns) / F::kPerWord, chunks = padded_k(source.columns) / kChunk;
+  pool.run(tiling.tiles, [&](int t) {
+    const int first = tiling.first(t), rows = tiling.first(t + 1) - first;
+    for (int r = 0; r < rows; r++)
+      pack_row<F>(source, source.x + int64_t(first + r) * source.columns, rows, words + first * row_words + r,
+                  scales + first * chunks + r);
+  });
+}
+
+}  // namespace
+
+void linear(Pool& pool, const Linear& layer, const float* x, int rows, const float* norm, float eps, Into into, float* out) {
+  if (rows == 0) return;
+  with_format(static_cast<Format>(layer.format), [&](auto f) {
+    typedef decltype(f) F;
+    const Tiling tiling(rows);
+    uint32_t* words = scratch_of<uint32_t>(1, int64_t(rows) * padded_k(layer.inputs) / F::kPerWord);
+    float* scales = scratch_of<float>(2, int64_t(rows) * (padded_k(layer.inputs) / kChunk));
+    pack_tiles<F>(pool, Source{x, layer.inputs, norm, eps}, tiling, words, scales);
+    multiply<F>(pool, Product{layer, rows, into, out, words, scales}, tiling);
+  });
+}
+
+}  // namespace headrace

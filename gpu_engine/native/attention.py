@@ -1,0 +1,102 @@
+"""KV memory as the native kernels read it, and attention over it by itself or within a native decoder."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+import torch
+
+from headrace.gpu_engine.attention.contract import KVSpec, RaggedBatch
+from headrace.gpu_engine.native.library import AttentionStruct, CacheFormat, StepStruct, library
+from headrace.gpu_engine.native.pool import Pool
+
+CACHE_FORMATS: Final = {torch.float32: CacheFormat.FLOAT32, torch.bfloat16: CacheFormat.BF16}
+
+
+def suits(spec: KVSpec) -> bool:
+    """Whether the kernels are there and can serve this cache."""
+    kernels = library()
+    if kernels is None or spec.dtype not in CACHE_FORMATS:
+        return False
+    lanes: int = kernels.headrace_lanes()
+    return spec.head_dim % lanes == 0 and spec.block_size % lanes == 0
+
+
+class NativeAttention:
+    """Keys [layers, blocks, KVH, D, block], values [layers, blocks, KVH, block, D], float32 or bfloat16."""
+
+    def __init__(self, spec: KVSpec, num_blocks: int) -> None:
+        lanes = (spec.num_layers, num_blocks, spec.num_kv_heads)
+        self.spec = spec
+        self.keys = torch.zeros(*lanes, spec.head_dim, spec.block_size, dtype=spec.dtype)
+        self.values = torch.zeros(*lanes, spec.block_size, spec.head_dim, dtype=spec.dtype)
+
+    @staticmethod
+    def block_bytes(spec: KVSpec) -> int:
+        """Bytes of one block over all layers, keys and values."""
+        return 2 * spec.num_layers * spec.block_size * spec.num_kv_heads * spec.head_dim * spec.dtype.itemsize
+
+    @property
+    def num_blocks(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def storage(self) -> tuple[torch.Tensor, ...]:
+        return (self.keys, self.values)
+
+    def begin(self, batch: RaggedBatch) -> NativeStep:
+        return NativeStep(self, batch)
+
+    def describe(self, layer: int) -> AttentionStruct:
+        """What the kernels need to know of a layer, but for norms and rotations."""
+        spec = self.spec
+        return AttentionStruct(
+            keys=self.keys[layer].data_ptr(),
+            values=self.values[layer].data_ptr(),
+            heads=spec.num_heads,
+            kv_heads=spec.num_kv_heads,
+            head_size=spec.head_dim,
+            block=spec.block_size,
+            window=spec.window(layer) or 0,
+            cache_format=CACHE_FORMATS[spec.dtype].value,
+            scale=spec.scale,
+            soft_cap=spec.softcap or 0.0,
+        )
+
+
+class NativeStep:
+    """One step over the cache of a `NativeAttention`. `struct` is what the kernels are given."""
+
+    def __init__(self, backend: NativeAttention, batch: RaggedBatch) -> None:
+        self.backend = backend
+        # Held here, since the kernels are given bare addresses.
+        self._index = [
+            batch.slot_mapping.long().contiguous(),
+            batch.query_start.int().contiguous(),
+            batch.context_lens.int().contiguous(),
+            batch.block_tables.int().contiguous(),
+        ]
+        slots, starts, contexts, tables = (tensor.data_ptr() for tensor in self._index)
+        self.struct = StepStruct(
+            slots=slots,
+            query_start=starts,
+            context_lens=contexts,
+            block_tables=tables,
+            tokens=len(batch.slot_mapping),
+            sequences=len(batch.block_tables),
+            table_stride=batch.block_tables.shape[1],
+        )
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("the native decoder attends within its own call")
+
+    def attend_on(self, pool: Pool, layer: int, qkv: torch.Tensor) -> torch.Tensor:
+        """One layer by itself: `qkv` float32 [T, H + 2 KVH, D], rotated already → [T, H, D]."""
+        qkv = qkv.contiguous().clone()
+        out = torch.empty(len(qkv), self.backend.spec.num_heads, self.backend.spec.head_dim)
+        described = self.backend.describe(layer)
+        pool.kernels.headrace_attend(
+            pool.handle, ctypes.byref(described), ctypes.byref(self.struct), qkv.data_ptr(), out.data_ptr()
+        )
+        return out

@@ -1,0 +1,149 @@
+"""A decoder whose whole step is one call of the kernels, made from a decoder of torch parts.
+
+Activations are float32 between the layers whatever the weights are kept in, so that only products and the KV
+cache round. A row's result depends on that row and its own context alone, bit for bit: the same alone, in any
+batch, in any chunk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+
+import torch
+
+from headrace.gpu_engine.attention.contract import KVSpec, StepAttention
+from headrace.gpu_engine.models.blocks import Layer, PreNormLayer, SandwichLayer
+from headrace.gpu_engine.models.config import ModelConfig
+from headrace.gpu_engine.models.decoder import Decoder
+from headrace.gpu_engine.models.layers import GatedMLP, Linear, OffsetRMSNorm, RMSNorm
+from headrace.gpu_engine.native.attention import NativeAttention, NativeStep
+from headrace.gpu_engine.native.library import DecoderStruct, Format, Into, LayerStruct, LinearStruct
+from headrace.gpu_engine.native.linear import PackedLinear, pack_linear
+from headrace.gpu_engine.native.pool import Pool
+
+GATES = {"silu": Into.GATED_SILU, "gelu_tanh": Into.GATED_GELU}
+
+
+def can_run(config: ModelConfig) -> bool:
+    """Whether all parts of such a model are ones that the kernels know."""
+    return config.experts is None and config.activation in GATES
+
+
+class NativeDecoder:
+    """Implements what the runner asks of a decoder. `form`: how weights are kept; `cache_dtype`: float32 or
+    bfloat16. Takes the layers out of `decoder` one by one, so that no model stands in memory twice."""
+
+    def __init__(self, decoder: Decoder, pool: Pool, form: Format, cache_dtype: torch.dtype) -> None:
+        self.config = decoder.config
+        self._spec_of = decoder.kv_spec
+        self._pool, self._form, self.cache_dtype = pool, form, cache_dtype
+        self.embeddings, self._embed = decoder.embeddings, decoder.embed
+        self._ropes, self._layer_ropes = decoder.ropes, decoder.layer_ropes
+        self._kept: list[torch.Tensor | PackedLinear] = []
+        self._layers = (LayerStruct * self.config.num_layers)()
+        for i in range(self.config.num_layers):
+            self._layers[i] = self._describe(decoder.layers.pop(0))
+        self._struct = DecoderStruct(
+            layers=ctypes.addressof(self._layers),
+            norm=self._weight_of(decoder.norm),
+            head=self._pack(Linear(decoder.head.weight)),
+            num_layers=self.config.num_layers,
+            hidden=self.config.hidden_size,
+            eps=self.config.norm_eps,
+        )
+        self._bound: NativeAttention | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the packed weights."""
+        return sum(kept.num_bytes for kept in self._kept if isinstance(kept, PackedLinear))
+
+    def kv_spec(self, block_size: int) -> KVSpec:
+        return replace(self._spec_of(block_size), dtype=self.cache_dtype)
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
+        """As `Decoder.forward`, in float32."""
+        assert isinstance(step, NativeStep)
+        if self._bound is not step.backend:
+            self._bind(step.backend)
+        rotations = self._rotate(positions)
+        x = self._embed(token_ids).float().contiguous()
+        self._pool.kernels.headrace_forward(
+            self._pool.handle, ctypes.byref(self._struct), ctypes.byref(step.struct), x.data_ptr()
+        )
+        del rotations  # the kernels read them until here
+        return x
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Scores of the next token, float32 [rows, vocabulary], for rows of `forward`'s result."""
+        rows = hidden.contiguous()
+        out = torch.empty(len(rows), self.config.vocab_size)
+        self._pool.kernels.headrace_logits(
+            self._pool.handle, ctypes.byref(self._struct), rows.data_ptr(), len(rows), out.data_ptr()
+        )
+        cap = self.config.logit_softcap
+        return out if cap is None else torch.tanh(out / cap) * cap
+
+    def _rotate(self, positions: torch.Tensor) -> list[torch.Tensor]:
+        """The step's cosines and sines, [T, rotated / 2] for each kind of rope, told to the layers."""
+        tables = []
+        for rope in self._ropes:
+            angles = [half[:, 0, : half.shape[-1] // 2] for half in rope.rotation(positions, torch.float32)]
+            tables.append([angle.contiguous() for angle in angles])
+        for layer, place in zip(self._layers, self._layer_ropes, strict=True):
+            cosines, sines = tables[place]
+            layer.attention.cosines, layer.attention.sines = cosines.data_ptr(), sines.data_ptr()
+            layer.attention.rotated = 2 * cosines.shape[1]
+        return [angle for table in tables for angle in table]
+
+    def _bind(self, backend: NativeAttention) -> None:
+        """Tells the layers where their cache lies."""
+        for i, layer in enumerate(self._layers):
+            described = backend.describe(i)
+            described.query_norm, described.key_norm = layer.attention.query_norm, layer.attention.key_norm
+            described.eps = self.config.norm_eps
+            layer.attention = described
+        self._bound = backend
+
+    # --------------------------------------------------------------------------------- from torch's parts
+
+    def _describe(self, layer: Layer) -> LayerStruct:
+        attention, mlp = layer.attention, layer.mlp
+        assert isinstance(mlp, GatedMLP), "ask can_run first"
+        struct = LayerStruct(
+            qkv=self._pack(attention.qkv),
+            output=self._pack(attention.output),
+            gate_up=self._pack(mlp.gate_up, gated=True),
+            down=self._pack(mlp.down),
+            attention_norm=self._weight_of(layer.attention_norm),
+            mlp_norm=self._weight_of(layer.mlp_norm),
+            gate=GATES[self.config.activation].value,
+        )
+        struct.attention.query_norm = self._weight_of(attention.q_norm)
+        struct.attention.key_norm = self._weight_of(attention.k_norm)
+        if isinstance(layer, SandwichLayer):
+            struct.post_attention_norm = self._weight_of(layer.attention_post_norm)
+            struct.post_mlp_norm = self._weight_of(layer.mlp_post_norm)
+        else:
+            assert isinstance(layer, PreNormLayer)
+        return struct
+
+    def _pack(self, part: Linear, *, gated: bool = False) -> LinearStruct:
+        form = Format.BF16 if self._form is Format.FLOAT32 and _is_bf16(part.weight) else self._form
+        packed = pack_linear(self._pool, part.weight, part.bias, form, gated=gated)
+        self._kept.append(packed)
+        return packed.struct
+
+    def _weight_of(self, norm: object) -> int | None:
+        if norm is None:
+            return None
+        assert isinstance(norm, RMSNorm | OffsetRMSNorm), "ask can_run first"
+        weight = norm.weight.float().contiguous()
+        self._kept.append(weight)
+        return weight.data_ptr()
+
+
+def _is_bf16(weight: torch.Tensor) -> bool:
+    """Whether half of each number says all of it, as in most checkpoints: half the memory, and the same."""
+    return bool((weight == weight.bfloat16()).all())
