@@ -98,18 +98,24 @@ class Masks:
 
 
 def _compile(grammar: Grammar) -> str:
+    match grammar.kind:
+        case "json_schema":
+            return LLMatcher.grammar_from_json_schema(_check_json(grammar.source))
+        case "regex":
+            return LLMatcher.grammar_from_regex(grammar.source)
+        case "choice":
+            return LLMatcher.grammar_from_lark(_choice(grammar.choices))
+        case "lark":
+            return LLMatcher.grammar_from_lark(grammar.source)
+
+
+def _check_json(schema: str) -> str:
+    """llguidance puts the text into a larger one as it is: it must not reach out of its place."""
     try:
-        match grammar.kind:
-            case "json_schema":
-                return LLMatcher.grammar_from_json_schema(grammar.source)
-            case "regex":
-                return LLMatcher.grammar_from_regex(grammar.source)
-            case "choice":
-                return LLMatcher.grammar_from_lark(_choice(grammar.choices))
-            case "lark":
-                return LLMatcher.grammar_from_lark(grammar.source)
-    except ValueError as error:
-        raise GrammarError(str(error)) from error
+        json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"the schema is no valid JSON: {error}") from error
+    return schema
 
 
 def _choice(choices: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""n answers to one prompt: it is computed once, and each answer is the one that a request of its own gives."""
+"""n answers to one prompt: it is computed once, and each answer is what a request of its own would get."""
 
 from __future__ import annotations
 
