@@ -28,10 +28,15 @@ class ChunkCutter:
     def cut(self, running: Sequence[Request], step: int) -> list[Chunk]:
         """One token for each decode, then what is left of the budget for longer gaps, in turn. A request
         that gets nothing is overtaken, and so will be due in a bounded number of steps."""
-        chunks = [self._chunk(request, 1, step) for request in running if request.gap == 1]
+        chunks, longer = [], []
+        for request in running:
+            if request.gap == 1:
+                chunks.append(self._chunk(request, 1, step))
+            else:
+                longer.append(request)
         left = self._budget.tokens - len(chunks)
         is_first = True
-        for request in sorted((one for one in running if one.gap > 1), key=lambda one: one.turn.order):
+        for request in sorted(longer, key=lambda one: one.turn.order):
             size = self._portion(request.gap, left, is_first=is_first)
             left -= size
             is_first = is_first and not size

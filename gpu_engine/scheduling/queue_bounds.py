@@ -33,8 +33,8 @@ class QueueBounds:
             waiting = scheduler.num_waiting_tokens
             if waiting + num_tokens > self.max_tokens:
                 return _full(
-                    f"The requests that wait have {waiting} tokens, and this one {num_tokens}; together that is "
-                    f"more than max_queue_tokens, {self.max_tokens}; send the request again later."
+                    f"The requests that wait have {waiting} tokens, and this one {num_tokens}; together that "
+                    f"is more than max_queue_tokens, {self.max_tokens}; send the request again later."
                 )
         return None
 

@@ -21,7 +21,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+
+import msgspec
 
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.memory.kv_memory import KVMemory
@@ -40,7 +41,7 @@ from headrace.gpu_engine.scheduling.swapping import SwapChoice
 __all__ = ["PreemptHook", "Scheduler", "StepOutcome"]
 
 
-class StepOutcome(NamedTuple):
+class StepOutcome(msgspec.Struct, frozen=True, gc=False):
     """What a step brought for one request: a token, an end, or the reason of its failure. A finish reason
     of `stop` that comes with a token means that it is an end token."""
 
@@ -166,9 +167,10 @@ class Scheduler:
         """Takes the results of a step. Those of requests that were aborted, preempted or replaced since
         the step was planned are stale and dropped; chunks that end inside a prompt bring no outcome."""
         outcomes = []
+        find, step = self._roster.get, plan.step
         for chunk in plan.chunks:
-            request = self._roster.get(chunk.request_id)
-            if request is None or request.planned_step != plan.step:
+            request = find(chunk.request_id)
+            if request is None or request.planned_step != step:
                 continue
             outcome = self._apply_chunk(request, chunk, result)
             if outcome is not None:
@@ -177,10 +179,9 @@ class Scheduler:
         return outcomes
 
     def _apply_chunk(self, request: Request, chunk: Chunk, result: StepResult) -> StepOutcome | None:
-        failure = result.failed.get(request.id)
-        if failure is not None:
+        if result.failed and request.id in result.failed:
             self._end(request, "error")
-            return StepOutcome(request.id, request.cached_tokens or 0, failure=failure)
+            return StepOutcome(request.id, request.cached_tokens or 0, failure=result.failed[request.id])
         request.advance(len(chunk.token_ids))
         if not chunk.samples:
             return None

@@ -12,14 +12,15 @@ from headrace.gpu_engine.api import SamplingParams, TokenLogprobs
 from headrace.gpu_engine.sampling.controls import Controls
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one request that this step computes: a prefill chunk or a decode, which are the same thing.
 
     `token_ids` [n] are the input tokens at positions `start` … `start + n - 1`; the KV of all earlier
     positions is in the blocks. `block_table` covers positions 0 … start + n - 1, `block_size` each. With
     `samples`, the token at position `start + n` is drawn from the logits of the last one; its noise is
     keyed by (params.seed, start + n). `controls`: what shapes that choice or tells of it beyond what `params`
-    say to every sampler; None for most requests.
+    say to every sampler; None for most requests. (Hundreds come and go in a step and none is part of a
+    cycle: the garbage collector need not look at them.)
     """
 
     request_id: str
@@ -84,5 +85,5 @@ class Runner(Protocol):
         """Seconds that a block takes to the host, or back."""
 
     def launch(self, plan: StepPlan) -> StepResult:
-        """The plan's copies and then its forward. May raise an out-of-memory error in the forward, after which
-        the copies are done and the plan's tokens are taken as not computed."""
+        """Does the plan's copies and then its forward. May raise an out-of-memory error in the forward: the
+        copies are done then, and the plan's tokens are taken as not computed."""
