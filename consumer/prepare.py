@@ -14,13 +14,14 @@ from typing import TypeVar
 import msgspec
 
 from headrace.broker.blobs import BlobStore, check_out
+from headrace.broker.lines import request as lines
 from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.message import Message
 from headrace.consumer.batches import BatchThread
 from headrace.consumer.failures import BROKEN_BY_US
 from headrace.consumer.settings import ConsumerSettings
-from headrace.gpu_engine.api import EngineInfo, SamplingParams
+from headrace.gpu_engine.api import EngineInfo, Grammar, SamplingParams
 from headrace.gpu_engine.text.contract import TextError, Tokenizer
 from headrace.gpu_engine.text.stream import open_text
 
@@ -160,7 +161,23 @@ def sampling_params(sampling: Sampling) -> SamplingParams:
         min_p=default.min_p if sampling.min_p is None else sampling.min_p,
         stop=sampling.stop,
         ignore_eos=sampling.ignore_eos,
+        presence_penalty=sampling.presence_penalty or default.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty or default.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty or default.repetition_penalty,
+        logit_bias=dict(sampling.logit_bias),
+        bad_words=sampling.bad_words,
+        min_tokens=sampling.min_tokens or default.min_tokens,
+        stop_token_ids=sampling.stop_token_ids,
+        include_stop_str_in_output=sampling.include_stop_str_in_output,
+        echo=sampling.echo,
+        grammar=_engine_grammar(sampling.grammar),
     )
+
+
+def _engine_grammar(grammar: lines.Grammar | None) -> Grammar | None:
+    if grammar is None:
+        return None
+    return Grammar(kind=grammar.kind, source=grammar.source, choices=grammar.choices)
 
 
 def served_names(settings: ConsumerSettings, info: EngineInfo) -> list[str]:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headrace.broker.lines.grammar import read_grammar
 from headrace.broker.lines.refused import invalid, shown, type_name
 from headrace.broker.lines.request import Sampling
 
 MAX_STOPS = 16
+MAX_STOP_TOKENS = 128
+MAX_BAD_WORDS = 256
+MAX_BIASES = 1024
+MAX_TOKEN_ID = 2**32 - 1
 _MAX_TOKENS = 2**31 - 1
 _SEED_BITS = 64
 
@@ -34,6 +39,16 @@ def read_sampling(body: Mapping[str, object]) -> Sampling:
         seed=None if seed is None else seed % 2**_SEED_BITS,
         stop=read_stop(body.get("stop")),
         ignore_eos=read_boolean(body, "ignore_eos") or False,
+        presence_penalty=read_number(body, "presence_penalty", -2, 2),
+        frequency_penalty=read_number(body, "frequency_penalty", -2, 2),
+        repetition_penalty=_above_zero("repetition_penalty", read_number(body, "repetition_penalty", 0, 100)),
+        logit_bias=read_logit_bias(body.get("logit_bias")),
+        bad_words=read_bad_words(body.get("bad_words")),
+        min_tokens=read_integer(body, "min_tokens", 0, _MAX_TOKENS),
+        stop_token_ids=read_stop_token_ids(body.get("stop_token_ids")),
+        include_stop_str_in_output=read_boolean(body, "include_stop_str_in_output") or False,
+        echo=read_boolean(body, "echo") or False,
+        grammar=read_grammar(body),
     )
 
 
@@ -80,6 +95,54 @@ def read_stop(value: object) -> tuple[str, ...]:
     if "" in stops:
         raise invalid("stop", "must not hold an empty string")
     return tuple(stops)
+
+
+def read_bad_words(value: object) -> tuple[str, ...]:
+    """Up to 256 words; those without a letter would forbid all spaces."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise invalid("bad_words", "must be a list of strings")
+    if len(value) > MAX_BAD_WORDS:
+        raise invalid("bad_words", f"may hold at most {MAX_BAD_WORDS} words, not {len(value)}")
+    if not all(word.strip() for word in value):
+        raise invalid("bad_words", "must not hold an empty word")
+    return tuple(value)
+
+
+def read_stop_token_ids(value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(type(token) is int for token in value):
+        raise invalid("stop_token_ids", "must be a list of integers")
+    if len(value) > MAX_STOP_TOKENS:
+        raise invalid("stop_token_ids", f"may hold at most {MAX_STOP_TOKENS} ids, not {len(value)}")
+    if not all(0 <= token <= MAX_TOKEN_ID for token in value):
+        raise invalid("stop_token_ids", "must hold token ids only: integers from 0")
+    return tuple(value)
+
+
+def read_logit_bias(value: object) -> dict[int, float]:
+    """Token ids, which JSON writes as strings, to numbers between -100 and 100; zeros say nothing."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise invalid("logit_bias", f"must be an object, not {type_name(value)}")
+    if len(value) > MAX_BIASES:
+        raise invalid("logit_bias", f"may hold at most {MAX_BIASES} tokens, not {len(value)}")
+    biases = {_token_id(token): _bias(bias) for token, bias in value.items()}
+    return {token: bias for token, bias in biases.items() if bias}
+
+
+def _bias(value: object) -> float:
+    number = read_number({"logit_bias": value}, "logit_bias", -100, 100)
+    return 0.0 if number is None else number
+
+
+def _token_id(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text[:20]) <= MAX_TOKEN_ID:
+        return int(text)
+    raise invalid("logit_bias", f"must have token ids for its names, not {shown(text)}")
 
 
 def _above_zero(name: str, value: float | None) -> float | None:

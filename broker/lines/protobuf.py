@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from headrace.broker.lines.openai import CHAT, COMPLETIONS, parse_body, read_custom_id
 from headrace.broker.lines.refused import Refused
-from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+from headrace.broker.lines.request import Grammar, LineError, ParsedRequest, Sampling
 from headrace.v1 import inference_pb2 as pb
 
 
@@ -63,9 +63,12 @@ def _body(message: pb.InferenceRequest) -> dict[str, object]:
     body: dict[str, object] = {
         field.name: getattr(sampling, field.name)
         for field in sampling.DESCRIPTOR.fields
-        if field.has_presence and sampling.HasField(field.name)
+        if field.has_presence and field.message_type is None and sampling.HasField(field.name)
     }
-    body["stop"] = list(sampling.stop)
+    for name in ("stop", "bad_words", "stop_token_ids"):
+        body[name] = list(getattr(sampling, name))
+    body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    body |= _grammar_body(sampling.grammar)
     body["model"] = message.model
     match message.WhichOneof("input"):
         case "chat":
@@ -79,6 +82,19 @@ def _body(message: pb.InferenceRequest) -> dict[str, object]:
     return body
 
 
+def _grammar_body(grammar: pb.Grammar) -> dict[str, object]:
+    match grammar.WhichOneof("kind"):
+        case "json_schema":
+            return {"guided_json": grammar.json_schema}
+        case "regex":
+            return {"guided_regex": grammar.regex}
+        case "choice":
+            return {"guided_choice": list(grammar.choice.texts)}
+        case "lark":
+            return {"guided_grammar": grammar.lark}
+    return {}
+
+
 def _sampling_message(sampling: Sampling) -> pb.SamplingParams:
     return pb.SamplingParams(
         max_tokens=sampling.max_tokens,
@@ -89,7 +105,31 @@ def _sampling_message(sampling: Sampling) -> pb.SamplingParams:
         seed=sampling.seed,
         stop=sampling.stop,
         ignore_eos=sampling.ignore_eos or None,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        logit_bias=sampling.logit_bias,
+        bad_words=sampling.bad_words,
+        min_tokens=sampling.min_tokens,
+        stop_token_ids=sampling.stop_token_ids,
+        include_stop_str_in_output=sampling.include_stop_str_in_output or None,
+        echo=sampling.echo or None,
+        grammar=_grammar_message(sampling.grammar),
     )
+
+
+def _grammar_message(grammar: Grammar | None) -> pb.Grammar | None:
+    if grammar is None:
+        return None
+    match grammar.kind:
+        case "json_schema":
+            return pb.Grammar(json_schema=grammar.source)
+        case "regex":
+            return pb.Grammar(regex=grammar.source)
+        case "choice":
+            return pb.Grammar(choice=pb.Choices(texts=grammar.choices))
+        case "lark":
+            return pb.Grammar(lark=grammar.source)
 
 
 def _chat_message(message: Mapping[str, object]) -> pb.ChatMessage:

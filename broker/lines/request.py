@@ -8,6 +8,15 @@ from typing import Literal
 import msgspec
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What an answer must look like. `source`: a JSON schema as JSON, a regular expression, or a Lark
+    grammar; `choices`: the only answers there are, for `choice`."""
+
+    kind: Literal["json_schema", "regex", "choice", "lark"]
+    source: str = ""
+    choices: tuple[str, ...] = ()
+
+
 class Sampling(msgspec.Struct, frozen=True):
     """Sampling parameters as the user set them; None: not set. Terms of the OpenAI API and vLLM."""
 
@@ -19,6 +28,16 @@ class Sampling(msgspec.Struct, frozen=True):
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = {}
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    echo: bool = False
+    grammar: Grammar | None = None
 
 
 class ParsedRequest(msgspec.Struct, frozen=True):

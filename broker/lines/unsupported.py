@@ -15,27 +15,14 @@ Neutral = Mapping[str, Sequence[object]]
 
 # Neither depends on the endpoint: the first block is OpenAI's, the second of servers such as vLLM.
 _COMMON: Neutral = {
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
     "n": (1,),
-    "presence_penalty": (0,),
     "stream_options": (),
     #
     "add_special_tokens": (True,),
-    "bad_words": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "logits_processors": ([],),
-    "min_tokens": (0,),
     "prompt_logprobs": (),
-    "repetition_penalty": (1,),
     "skip_special_tokens": (True,),
-    "stop_token_ids": ([],),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
@@ -49,7 +36,6 @@ _CHAT: Neutral = {
     "parallel_tool_calls": (True, False),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_logprobs": (0,),
@@ -61,10 +47,10 @@ _CHAT: Neutral = {
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
     "documents": ([],),
+    "echo": (False,),
 }
 _COMPLETION: Neutral = {
     "best_of": (1,),
-    "echo": (False,),
     "logprobs": (False,),
     "suffix": ("",),
     "prompt_embeds": (),

@@ -27,15 +27,17 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from headrace.v1 import events_pb2 as headrace_dot_v1_dot_events__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bheadrace/v1/inference.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18headrace/v1/events.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"2\n\x04\x43hat\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.headrace.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x8e\x02\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x04H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x17\n\nignore_eos\x18\x08 \x01(\x08H\x06\x88\x01\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_ignore_eos\"\xe9\x02\n\x10InferenceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12!\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x11.headrace.v1.ChatH\x00\x12*\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x15.headrace.v1.TokenIdsH\x00\x12\x34\n\x0fsampling_params\x18\x06 \x01(\x0b\x32\x1b.headrace.v1.SamplingParams\x12\x1f\n\x04lane\x18\x07 \x01(\x0e\x32\x11.headrace.v1.Lane\x12,\n\x08\x64\x65\x61\x64line\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tcustom_id\x18\t \x01(\t\x12\x30\n\rqueue_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationB\x07\n\x05input\"}\n\x0fGenerateRequest\x12.\n\x07request\x18\x01 \x01(\x0b\x32\x1d.headrace.v1.InferenceRequest\x12!\n\x14\x63\x61ncel_on_disconnect\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x17\n\x15_cancel_on_disconnect\";\n\x10GenerateResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.headrace.v1.StreamEvent\"?\n\rSubmitRequest\x12.\n\x07request\x18\x01 \x01(\x0b\x32\x1d.headrace.v1.InferenceRequest\"7\n\x0eSubmitResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"2\n\x0cWatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"8\n\rWatchResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.headrace.v1.StreamEvent\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"#\n\x0e\x43\x61ncelResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x08\"\xf1\x02\n\x0bStreamEvent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\x12/\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\x0b\x32\x1b.headrace.v1.StreamAcceptedH\x00\x12-\n\x07started\x18\x06 \x01(\x0b\x32\x1a.headrace.v1.StreamStartedH\x00\x12)\n\x05\x64\x65lta\x18\x07 \x01(\x0b\x32\x18.headrace.v1.StreamDeltaH\x00\x12\x31\n\trestarted\x18\x08 \x01(\x0b\x32\x1c.headrace.v1.StreamRestartedH\x00\x12/\n\x08\x66inished\x18\t \x01(\x0b\x32\x1b.headrace.v1.StreamFinishedH\x00\x12+\n\x06\x66\x61iled\x18\n \x01(\x0b\x32\x19.headrace.v1.StreamFailedH\x00\x42\x06\n\x04kind\"#\n\x0eStreamAccepted\x12\x11\n\tduplicate\x18\x01 \x01(\x08\"/\n\rStreamStarted\x12\x10\n\x08\x63onsumer\x18\x01 \x01(\t\x12\x0c\n\x04kept\x18\x02 \x01(\r\">\n\x0bStreamDelta\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"!\n\x0fStreamRestarted\x12\x0e\n\x06reason\x18\x01 \x01(\t\"j\n\x0eStreamFinished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Usage\x12%\n\x07timings\x18\x03 \x01(\x0b\x32\x14.headrace.v1.Timings\"\x96\x01\n\x0cStreamFailed\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06status\x18\x03 \x01(\r\x12\r\n\x05param\x18\x04 \x01(\t\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.headrace.v1.Usage\x12%\n\x07timings\x18\x06 \x01(\x0b\x32\x14.headrace.v1.Timings*j\n\x04Lane\x12\x14\n\x10LANE_UNSPECIFIED\x10\x00\x12\x14\n\x10LANE_INTERACTIVE\x10\x01\x12\x11\n\rLANE_STANDARD\x10\x02\x12\x0e\n\nLANE_BATCH\x10\x03\x12\x13\n\x0fLANE_BACKGROUND\x10\x04\x32\x9e\x02\n\tInference\x12I\n\x08Generate\x12\x1c.headrace.v1.GenerateRequest\x1a\x1d.headrace.v1.GenerateResponse0\x01\x12\x41\n\x06Submit\x12\x1a.headrace.v1.SubmitRequest\x1a\x1b.headrace.v1.SubmitResponse\x12@\n\x05Watch\x12\x19.headrace.v1.WatchRequest\x1a\x1a.headrace.v1.WatchResponse0\x01\x12\x41\n\x06\x43\x61ncel\x12\x1a.headrace.v1.CancelRequest\x1a\x1b.headrace.v1.CancelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bheadrace/v1/inference.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18headrace/v1/events.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"2\n\x04\x43hat\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.headrace.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x80\x06\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x04H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x17\n\nignore_eos\x18\x08 \x01(\x08H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\t \x01(\x01H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\n \x01(\x01H\x08\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x0b \x01(\x01H\t\x88\x01\x01\x12>\n\nlogit_bias\x18\x0c \x03(\x0b\x32*.headrace.v1.SamplingParams.LogitBiasEntry\x12\x11\n\tbad_words\x18\r \x03(\t\x12\x17\n\nmin_tokens\x18\x0e \x01(\rH\n\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x0f \x03(\r\x12\'\n\x1ainclude_stop_str_in_output\x18\x10 \x01(\x08H\x0b\x88\x01\x01\x12\x11\n\x04\x65\x63ho\x18\x11 \x01(\x08H\x0c\x88\x01\x01\x12%\n\x07grammar\x18\x12 \x01(\x0b\x32\x14.headrace.v1.Grammar\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_ignore_eosB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\r\n\x0b_min_tokensB\x1d\n\x1b_include_stop_str_in_outputB\x07\n\x05_echo\"q\n\x07Grammar\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12&\n\x06\x63hoice\x18\x03 \x01(\x0b\x32\x14.headrace.v1.ChoicesH\x00\x12\x0e\n\x04lark\x18\x04 \x01(\tH\x00\x42\x06\n\x04kind\"\x18\n\x07\x43hoices\x12\r\n\x05texts\x18\x01 \x03(\t\"\xe9\x02\n\x10InferenceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12!\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x11.headrace.v1.ChatH\x00\x12*\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x15.headrace.v1.TokenIdsH\x00\x12\x34\n\x0fsampling_params\x18\x06 \x01(\x0b\x32\x1b.headrace.v1.SamplingParams\x12\x1f\n\x04lane\x18\x07 \x01(\x0e\x32\x11.headrace.v1.Lane\x12,\n\x08\x64\x65\x61\x64line\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tcustom_id\x18\t \x01(\t\x12\x30\n\rqueue_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationB\x07\n\x05input\"}\n\x0fGenerateRequest\x12.\n\x07request\x18\x01 \x01(\x0b\x32\x1d.headrace.v1.InferenceRequest\x12!\n\x14\x63\x61ncel_on_disconnect\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x17\n\x15_cancel_on_disconnect\";\n\x10GenerateResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.headrace.v1.StreamEvent\"?\n\rSubmitRequest\x12.\n\x07request\x18\x01 \x01(\x0b\x32\x1d.headrace.v1.InferenceRequest\"7\n\x0eSubmitResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"2\n\x0cWatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"8\n\rWatchResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x18.headrace.v1.StreamEvent\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"#\n\x0e\x43\x61ncelResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x08\"\xf1\x02\n\x0bStreamEvent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\x12/\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\x0b\x32\x1b.headrace.v1.StreamAcceptedH\x00\x12-\n\x07started\x18\x06 \x01(\x0b\x32\x1a.headrace.v1.StreamStartedH\x00\x12)\n\x05\x64\x65lta\x18\x07 \x01(\x0b\x32\x18.headrace.v1.StreamDeltaH\x00\x12\x31\n\trestarted\x18\x08 \x01(\x0b\x32\x1c.headrace.v1.StreamRestartedH\x00\x12/\n\x08\x66inished\x18\t \x01(\x0b\x32\x1b.headrace.v1.StreamFinishedH\x00\x12+\n\x06\x66\x61iled\x18\n \x01(\x0b\x32\x19.headrace.v1.StreamFailedH\x00\x42\x06\n\x04kind\"#\n\x0eStreamAccepted\x12\x11\n\tduplicate\x18\x01 \x01(\x08\"/\n\rStreamStarted\x12\x10\n\x08\x63onsumer\x18\x01 \x01(\t\x12\x0c\n\x04kept\x18\x02 \x01(\r\">\n\x0bStreamDelta\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"!\n\x0fStreamRestarted\x12\x0e\n\x06reason\x18\x01 \x01(\t\"j\n\x0eStreamFinished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Usage\x12%\n\x07timings\x18\x03 \x01(\x0b\x32\x14.headrace.v1.Timings\"\x96\x01\n\x0cStreamFailed\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06status\x18\x03 \x01(\r\x12\r\n\x05param\x18\x04 \x01(\t\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.headrace.v1.Usage\x12%\n\x07timings\x18\x06 \x01(\x0b\x32\x14.headrace.v1.Timings*j\n\x04Lane\x12\x14\n\x10LANE_UNSPECIFIED\x10\x00\x12\x14\n\x10LANE_INTERACTIVE\x10\x01\x12\x11\n\rLANE_STANDARD\x10\x02\x12\x0e\n\nLANE_BATCH\x10\x03\x12\x13\n\x0fLANE_BACKGROUND\x10\x04\x32\x9e\x02\n\tInference\x12I\n\x08Generate\x12\x1c.headrace.v1.GenerateRequest\x1a\x1d.headrace.v1.GenerateResponse0\x01\x12\x41\n\x06Submit\x12\x1a.headrace.v1.SubmitRequest\x1a\x1b.headrace.v1.SubmitResponse\x12@\n\x05Watch\x12\x19.headrace.v1.WatchRequest\x1a\x1a.headrace.v1.WatchResponse0\x01\x12\x41\n\x06\x43\x61ncel\x12\x1a.headrace.v1.CancelRequest\x1a\x1b.headrace.v1.CancelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LANE']._serialized_start=2207
-  _globals['_LANE']._serialized_end=2313
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
+  _globals['_LANE']._serialized_start=2846
+  _globals['_LANE']._serialized_end=2952
   _globals['_CHATMESSAGE']._serialized_start=135
   _globals['_CHATMESSAGE']._serialized_end=179
   _globals['_CHAT']._serialized_start=181
@@ -43,39 +45,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENIDS']._serialized_start=233
   _globals['_TOKENIDS']._serialized_end=256
   _globals['_SAMPLINGPARAMS']._serialized_start=259
-  _globals['_SAMPLINGPARAMS']._serialized_end=529
-  _globals['_INFERENCEREQUEST']._serialized_start=532
-  _globals['_INFERENCEREQUEST']._serialized_end=893
-  _globals['_GENERATEREQUEST']._serialized_start=895
-  _globals['_GENERATEREQUEST']._serialized_end=1020
-  _globals['_GENERATERESPONSE']._serialized_start=1022
-  _globals['_GENERATERESPONSE']._serialized_end=1081
-  _globals['_SUBMITREQUEST']._serialized_start=1083
-  _globals['_SUBMITREQUEST']._serialized_end=1146
-  _globals['_SUBMITRESPONSE']._serialized_start=1148
-  _globals['_SUBMITRESPONSE']._serialized_end=1203
-  _globals['_WATCHREQUEST']._serialized_start=1205
-  _globals['_WATCHREQUEST']._serialized_end=1255
-  _globals['_WATCHRESPONSE']._serialized_start=1257
-  _globals['_WATCHRESPONSE']._serialized_end=1313
-  _globals['_CANCELREQUEST']._serialized_start=1315
-  _globals['_CANCELREQUEST']._serialized_end=1350
-  _globals['_CANCELRESPONSE']._serialized_start=1352
-  _globals['_CANCELRESPONSE']._serialized_end=1387
-  _globals['_STREAMEVENT']._serialized_start=1390
-  _globals['_STREAMEVENT']._serialized_end=1759
-  _globals['_STREAMACCEPTED']._serialized_start=1761
-  _globals['_STREAMACCEPTED']._serialized_end=1796
-  _globals['_STREAMSTARTED']._serialized_start=1798
-  _globals['_STREAMSTARTED']._serialized_end=1845
-  _globals['_STREAMDELTA']._serialized_start=1847
-  _globals['_STREAMDELTA']._serialized_end=1909
-  _globals['_STREAMRESTARTED']._serialized_start=1911
-  _globals['_STREAMRESTARTED']._serialized_end=1944
-  _globals['_STREAMFINISHED']._serialized_start=1946
-  _globals['_STREAMFINISHED']._serialized_end=2052
-  _globals['_STREAMFAILED']._serialized_start=2055
-  _globals['_STREAMFAILED']._serialized_end=2205
-  _globals['_INFERENCE']._serialized_start=2316
-  _globals['_INFERENCE']._serialized_end=2602
+  _globals['_SAMPLINGPARAMS']._serialized_end=1027
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=773
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=821
+  _globals['_GRAMMAR']._serialized_start=1029
+  _globals['_GRAMMAR']._serialized_end=1142
+  _globals['_CHOICES']._serialized_start=1144
+  _globals['_CHOICES']._serialized_end=1168
+  _globals['_INFERENCEREQUEST']._serialized_start=1171
+  _globals['_INFERENCEREQUEST']._serialized_end=1532
+  _globals['_GENERATEREQUEST']._serialized_start=1534
+  _globals['_GENERATEREQUEST']._serialized_end=1659
+  _globals['_GENERATERESPONSE']._serialized_start=1661
+  _globals['_GENERATERESPONSE']._serialized_end=1720
+  _globals['_SUBMITREQUEST']._serialized_start=1722
+  _globals['_SUBMITREQUEST']._serialized_end=1785
+  _globals['_SUBMITRESPONSE']._serialized_start=1787
+  _globals['_SUBMITRESPONSE']._serialized_end=1842
+  _globals['_WATCHREQUEST']._serialized_start=1844
+  _globals['_WATCHREQUEST']._serialized_end=1894
+  _globals['_WATCHRESPONSE']._serialized_start=1896
+  _globals['_WATCHRESPONSE']._serialized_end=1952
+  _globals['_CANCELREQUEST']._serialized_start=1954
+  _globals['_CANCELREQUEST']._serialized_end=1989
+  _globals['_CANCELRESPONSE']._serialized_start=1991
+  _globals['_CANCELRESPONSE']._serialized_end=2026
+  _globals['_STREAMEVENT']._serialized_start=2029
+  _globals['_STREAMEVENT']._serialized_end=2398
+  _globals['_STREAMACCEPTED']._serialized_start=2400
+  _globals['_STREAMACCEPTED']._serialized_end=2435
+  _globals['_STREAMSTARTED']._serialized_start=2437
+  _globals['_STREAMSTARTED']._serialized_end=2484
+  _globals['_STREAMDELTA']._serialized_start=2486
+  _globals['_STREAMDELTA']._serialized_end=2548
+  _globals['_STREAMRESTARTED']._serialized_start=2550
+  _globals['_STREAMRESTARTED']._serialized_end=2583
+  _globals['_STREAMFINISHED']._serialized_start=2585
+  _globals['_STREAMFINISHED']._serialized_end=2691
+  _globals['_STREAMFAILED']._serialized_start=2694
+  _globals['_STREAMFAILED']._serialized_end=2844
+  _globals['_INFERENCE']._serialized_start=2955
+  _globals['_INFERENCE']._serialized_end=3241
 # @@protoc_insertion_point(module_scope)

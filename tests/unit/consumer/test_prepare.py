@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
+from msgspec import structs
 
-from headrace.broker.lines.request import LineError, ParsedRequest
+from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.message import Message
 from headrace.consumer.failures import BROKEN_BY_US
 from headrace.consumer.prepare import CHARACTERS_PER_TOKEN, Prepared, Preparer
+from headrace.gpu_engine.api import Grammar, SamplingParams
 from headrace.gpu_engine.text.sim import SimTokenizer
 
 LONGEST = 2
@@ -25,12 +28,6 @@ class CountingTokenizer(SimTokenizer):
     def encode(self, text: str) -> list[int]:
         self.asked += 1
         return super().encode(text)
-
-    def encode_piece(self, text: str) -> list[int]:
-        return self.encode(text)
-
-    def to_json(self) -> str | None:
-        return None
 
     def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         self.asked += 1
@@ -95,6 +92,41 @@ async def test_what_is_for_another_model_is_not_tokenised(
     reading = await preparer.read(completion("hello", model="another"), [])
     assert isinstance(reading.parsed, ParsedRequest)
     assert (reading.parsed.model, reading.prepared, tokenizer.asked) == ("another", None, 0)
+
+
+async def test_everything_that_a_user_may_set_reaches_the_engine(preparer: Preparer) -> None:
+    asked: dict[str, Any] = {
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.5,
+        "top_k": 5,
+        "min_p": 0.5,
+        "stop": ["x"],
+        "ignore_eos": True,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+        "repetition_penalty": 1.5,
+        "logit_bias": {"5": 1.5},
+        "bad_words": ["x"],
+        "min_tokens": 3,
+        "stop_token_ids": [7],
+        "include_stop_str_in_output": True,
+        "echo": True,
+        "structured_outputs": {"regex": "a+"},
+    }
+    reading = await preparer.read(completion("hello", **asked), [])
+    assert isinstance(reading.parsed, ParsedRequest)
+    assert isinstance(reading.prepared, Prepared)
+    unset, default = structs.asdict(Sampling()), structs.asdict(SamplingParams())
+    left_out = {
+        name for name, value in structs.asdict(reading.parsed.sampling).items() if value == unset[name]
+    }
+    assert left_out == {"seed"}, "this test has to name every parameter; the seed comes later"
+    params = structs.asdict(reading.prepared.params)
+    lost = {name for name in unset if params[name] == default[name]}
+    assert lost == {"seed"}
+    assert params["logit_bias"] == {5: 1.5}
+    assert params["grammar"] == Grammar(kind="regex", source="a+")
 
 
 class Panic(BaseException):

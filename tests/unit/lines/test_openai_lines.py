@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.broker.lines.openai import parse_line
-from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+from headrace.broker.lines.request import Grammar, LineError, ParsedRequest, Sampling
 
 USER = [{"role": "user", "content": "Hello"}]
 
@@ -135,6 +135,14 @@ def test_the_newer_name_of_the_token_limit_wins() -> None:
         ("top_k", [-1, 0, 50], [-2, 1.0, True, "5"]),
         ("seed", [0, 2**64 - 1, -(2**63)], [2**64, -(2**63) - 1, 1.0, True, "5"]),
         ("ignore_eos", [True, False], [0, 1, "true"]),
+        ("presence_penalty", [-2, 0, 0.5, 2], [-2.1, 2.1, True, "1"]),
+        ("frequency_penalty", [-2, 0, 0.5, 2], [-2.1, 2.1, True, "1"]),
+        ("repetition_penalty", [0.1, 1, 100], [0, -1, 101, True]),
+        ("min_tokens", [0, 5], [-1, 1.0, "5"]),
+        ("include_stop_str_in_output", [True, False], [1, "true"]),
+        ("stop_token_ids", [[], [0, 2**32 - 1]], [5, [-1], [1.0], [True], ["5"], [1] * 129]),
+        ("bad_words", [[], ["x", " y"]], ["x", [""], [" "], [5], ["x"] * 257]),
+        ("logit_bias", [{}, {"5": 1, "6": -100}], [[], {"x": 1}, {"-1": 1}, {str(2**40): 1}, {"²": 1}]),
         ("stop", ["x", ["x"], [], ["x"] * 16], ["", [""], ["x", 1], 5, {}, ["x"] * 17, {"a": "b"}]),
     ],
 )
@@ -157,18 +165,13 @@ def test_a_negative_seed_and_a_negative_top_k_take_their_canonical_value() -> No
     [
         ("n", 1, 2),
         ("n", 1.0, True),
-        ("presence_penalty", 0, 0.5),
-        ("frequency_penalty", 0.0, -1),
-        ("logit_bias", {}, {"5": 1}),
         ("logprobs", False, True),
         ("top_logprobs", 0, 3),
-        ("response_format", {"type": "text"}, {"type": "json_object"}),
         ("tools", [], [{"type": "function"}]),
         ("tool_choice", "none", "required"),
-        ("repetition_penalty", 1, 1.1),
         ("reasoning_effort", "none", "high"),
-        ("min_tokens", 0, 5),
-        ("structured_outputs", None, {"regex": "a"}),
+        ("skip_special_tokens", True, False),
+        ("echo", False, True),
     ],
 )
 def test_a_parameter_that_is_not_honoured_is_refused_by_name(
@@ -180,9 +183,73 @@ def test_a_parameter_that_is_not_honoured_is_refused_by_name(
     assert name in error.message
 
 
+def test_a_bias_is_read_by_token_id_and_must_be_a_number_in_its_range() -> None:
+    assert parsed(chat({"logit_bias": {"5": 1, "6": 0, "7": -100}})).sampling.logit_bias == {
+        5: 1.0,
+        7: -100.0,
+    }
+    for wrong in (101, True, "1"):
+        assert refused(chat({"logit_bias": {"5": wrong}})).param == "logit_bias"
+
+
+@pytest.mark.parametrize(
+    ("asked", "grammar"),
+    [
+        ({}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, Grammar("json_schema", '{"type":"object"}')),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"é": 1}}}},
+            Grammar("json_schema", '{"é":1}'),
+        ),
+        ({"guided_json": {"a": [1]}}, Grammar("json_schema", '{"a":[1]}')),
+        ({"guided_json": "{}"}, Grammar("json_schema", "{}")),
+        ({"guided_regex": "a+"}, Grammar("regex", "a+")),
+        ({"guided_choice": ["a", "b"]}, Grammar("choice", choices=("a", "b"))),
+        ({"guided_grammar": "start: A"}, Grammar("lark", "start: A")),
+        ({"structured_outputs": {"regex": "a+", "json": None}}, Grammar("regex", "a+")),
+        ({"structured_outputs": {"json_object": True}}, Grammar("json_schema", '{"type":"object"}')),
+        ({"structured_outputs": {"choice": ["a"]}}, Grammar("choice", choices=("a",))),
+        ({"guided_regex": "a+", "response_format": {"type": "text"}}, Grammar("regex", "a+")),
+    ],
+)
+def test_what_an_answer_must_look_like_is_read_under_each_of_its_names(
+    asked: dict[str, object], grammar: Grammar | None
+) -> None:
+    assert parsed(chat(asked)).sampling.grammar == grammar
+    assert parsed(completion(asked)).sampling.grammar == grammar
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"guided_regex": ""}, "guided_regex"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": ["a", ""]}, "guided_choice"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    ],
+)
+def test_a_grammar_that_says_nothing_or_two_things_is_refused_by_name(
+    asked: dict[str, object], param: str
+) -> None:
+    assert refused(chat(asked)).param == param
+
+
 def test_completions_refuse_their_own_parameters() -> None:
-    parsed(completion({"echo": False, "best_of": 1, "suffix": "", "logprobs": None}))
-    for name, value in [("echo", True), ("best_of", 2), ("suffix", "x"), ("logprobs", 0)]:
+    parsed(completion({"best_of": 1, "suffix": "", "logprobs": None}))
+    for name, value in [("best_of", 2), ("suffix", "x"), ("logprobs", 0)]:
         assert refused(completion({name: value})).code == "unsupported_parameter"
 
 

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from headrace.broker.lines.openai import Endpoint
 from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.protobuf import encode_request, from_message, parse_protobuf, to_message
-from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+from headrace.broker.lines.request import Grammar, LineError, ParsedRequest, Sampling
 from headrace.broker.message import JSON, PROTOBUF, Message
 from headrace.v1 import inference_pb2 as pb
 
 unit = st.floats(0.01, 1)
+ids = st.integers(0, 2**32 - 1)
+words = st.text(min_size=1, max_size=9).filter(str.strip)
 samplings = st.builds(
     Sampling,
     max_tokens=st.none() | st.integers(1, 2**31 - 1),
@@ -24,6 +26,17 @@ samplings = st.builds(
     seed=st.none() | st.integers(0, 2**64 - 1),
     stop=st.lists(st.text(min_size=1, max_size=5), max_size=16).map(tuple),
     ignore_eos=st.booleans(),
+    presence_penalty=st.none() | st.floats(-2, 2),
+    frequency_penalty=st.none() | st.floats(-2, 2),
+    repetition_penalty=st.none() | st.floats(0.1, 100),
+    logit_bias=st.dictionaries(ids, st.floats(0.5, 100), max_size=4),
+    bad_words=st.lists(words, max_size=4).map(tuple),
+    min_tokens=st.none() | st.integers(0, 2**31 - 1),
+    stop_token_ids=st.lists(ids, max_size=4).map(tuple),
+    include_stop_str_in_output=st.booleans(),
+    grammar=st.none()
+    | st.builds(Grammar, st.sampled_from(["json_schema", "regex", "lark"]), words)
+    | st.lists(words, min_size=1, max_size=3).map(lambda texts: Grammar("choice", choices=tuple(texts))),
 )
 messages = st.lists(
     st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text()}),

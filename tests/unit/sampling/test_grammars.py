@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from tests.unit.text.tokenizers_for_tests import byte_level_backend
 
 BACKEND = byte_level_backend()
 VOCAB = BACKEND.get_vocab_size() + 39  # padded, as output layers are
-END = BACKEND.token_to_id("<|end|>")
+END = int(BACKEND.token_to_id("<|end|>") or 0)
 MAKER = GuideMaker(BACKEND.to_str(), VOCAB, [END])
 SCHEMA = {
     "type": "object",
@@ -196,7 +197,7 @@ def test_an_answer_so_far_that_breaks_its_grammar_is_refused() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"ignore_eos": True}, {"min_tokens": 2}, {"bad_words": ("a",)}])
-def test_what_would_work_against_a_grammar_is_refused_by_name(asked: dict[str, object]) -> None:
+def test_what_would_work_against_a_grammar_is_refused_by_name(asked: dict[str, Any]) -> None:
     error = ask(Bench(), Grammar(kind="regex", source="[a-c]+"), **asked)
     assert error is not None
     assert error.param == next(iter(asked))
