@@ -57,7 +57,7 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
     path = resolve_model(config.model)
     # Imported here, so that the simulated engine, and a model that is not there, need not wait for torch.
     from headrace.gpu_engine.engine import StepEngine
-    from headrace.gpu_engine.models.load import check_config
+    from headrace.gpu_engine.models.folder import check_config
     from headrace.gpu_engine.runner import load_runner
 
     check_config(path)  # first, since transformers would call a wrong config a wrong tokenizer

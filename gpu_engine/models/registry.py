@@ -29,15 +29,21 @@ FAMILIES: Final = MappingProxyType[str, Callable[[Any], ModelConfig]](
 """By `model_type` of a config.json."""
 
 
-def require_supported(model_type: object) -> str:
-    """The model type, or ModelError with those that are supported."""
-    if isinstance(model_type, str) and model_type in FAMILIES:
-        return model_type
-    raise ModelError(
-        f"Models of type '{model_type}' are not supported; supported are {', '.join(sorted(FAMILIES))}."
+def is_family(model_type: object) -> bool:
+    """Whether models of that type are written out here."""
+    return isinstance(model_type, str) and model_type in FAMILIES
+
+
+def unsupported(model_type: object) -> ModelError:
+    """The error that says what is supported."""
+    return ModelError(
+        f"Models of type '{model_type}' are not supported; supported are {', '.join(sorted(FAMILIES))}, and "
+        "other decoders that transformers has, from safetensors."
     )
 
 
 def read_config(config: Any) -> ModelConfig:
-    """Our config of any supported transformers config object."""
-    return FAMILIES[require_supported(config.model_type)](config)
+    """Our config of a transformers config object of any family."""
+    if not is_family(config.model_type):
+        raise unsupported(config.model_type)
+    return FAMILIES[config.model_type](config)

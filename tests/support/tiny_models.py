@@ -132,8 +132,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
 
 
 def save_tiny_model(name: str, folder: Path, seed: int = 7, max_shard_size: str = "5GB") -> Path:
-    """Saves the tiny model `name` into `folder` (float32 safetensors and config.json); returns it."""
-    config = CONFIGS[name]()
+    """Saves the tiny model `name` into `folder`; returns it."""
+    return save_config(CONFIGS[name](), folder, seed, max_shard_size)
+
+
+def save_config(config: Any, folder: Path, seed: int = 7, max_shard_size: str = "5GB") -> Path:
+    """Saves a random model of `config` into `folder` (float32 safetensors and config.json); returns it."""
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     _spread_what_starts_equal(model)

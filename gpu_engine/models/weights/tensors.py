@@ -58,12 +58,12 @@ def _check(source: TensorSource, expected: Mapping[str, tuple[int, ...]]) -> Non
     there = source.shapes
     if missing := [name for name in expected if name not in there]:
         raise ModelError(
-            f"The weights in {source.origin} lack {_listed(missing)}; "
+            f"The weights in {source.origin} lack {listed(missing)}; "
             "download the model again or check that its config is its own."
         )
     if unexpected := [name for name in there if name not in expected and not _is_harmless(name)]:
         raise ModelError(
-            f"The weights in {source.origin} hold {_listed(unexpected)}, which a model of this config "
+            f"The weights in {source.origin} hold {listed(unexpected)}, which a model of this config "
             "does not have; check that the config is the model's own."
         )
     for name, shape in expected.items():
@@ -80,7 +80,8 @@ def _is_harmless(name: str) -> bool:
     return name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight"
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
     ordered = list(names)
     rest = len(ordered) - NAMED
     return ", ".join(ordered[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

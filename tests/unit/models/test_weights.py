@@ -15,8 +15,10 @@ from gguf import GGUFWriter
 from safetensors.torch import load_file, save_file
 
 from headrace.gpu_engine.models.config import ModelConfig
+from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError
-from headrace.gpu_engine.models.load import LoadFormat, load_model, read_folder_config
+from headrace.gpu_engine.models.folder import read_folder_config
+from headrace.gpu_engine.models.load import LoadFormat, load_model
 from headrace.gpu_engine.models.rope import inverse_frequencies
 from headrace.gpu_engine.models.weights.fingerprint import fingerprint_files
 from headrace.gpu_engine.models.weights.gguf import GgufFile
@@ -47,6 +49,12 @@ def change_config(folder: Path, **values: Any) -> None:
 def change_weights(folder: Path, **changes: torch.Tensor | None) -> None:
     tensors = load_file(folder / WEIGHTS) | {name.replace("__", "."): x for name, x in changes.items()}
     save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, folder / WEIGHTS)
+
+
+def decoder_of(folder: Path, load_format: LoadFormat = "auto") -> Decoder:
+    decoder = load_model(str(folder), torch.float32, load_format).decoder
+    assert isinstance(decoder, Decoder)
+    return decoder
 
 
 def refused(model: Path | str, **kwargs: Any) -> str:
@@ -132,7 +140,7 @@ def test_harmless_leftovers_of_old_checkpoints_are_ignored(folder: Path) -> None
         lm_head__weight=torch.zeros(384, 64),
         model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(8),
     )
-    assert load_model(str(folder), torch.float32).decoder.head.weight.any()
+    assert decoder_of(folder).head.weight.any()
 
 
 def test_an_untied_head_is_required(folder: Path) -> None:
@@ -151,7 +159,7 @@ def test_a_folder_with_pickled_weights_only_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"model_type": "gpt2"}, "'gpt2' are not supported; supported are gemma2, gemma3_text, llama, mist"),
+        ({"model_type": "vit"}, "'vit' are not supported; supported are gemma2, gemma3_text, llama, mistral"),
         ({"model_type": None}, "'None' are not supported"),
         ({"model_type": ["llama"]}, "not supported; supported are gemma2"),
         ({"hidden_size": "many"}, "expected int, got str"),
@@ -345,7 +353,7 @@ def test_a_gguf_file_without_what_the_config_needs_is_refused(tmp_path: Path) ->
 
 def test_random_weights_need_the_config_only_and_are_the_same_each_time(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
-    one, two = (load_model(str(folder), torch.float32, "dummy").decoder for _ in range(2))
+    one, two = (decoder_of(folder, "dummy") for _ in range(2))
     first, second, other = one.layers[2].attention, two.layers[2].attention, one.layers[1].attention
     assert torch.equal(first.output.weight, second.output.weight)
     assert not torch.equal(first.output.weight, other.output.weight)
