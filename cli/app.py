@@ -22,7 +22,7 @@ from headrace.cli.settings import read_environment
 # commands.
 COMMANDS = (
     *("run", "up", "demo", "publish", "watch", "cancel", "queue", "consumers", "lane", "dlq", "blobs"),
-    *("gateway", "consumer"),
+    *("gateway", "consumer", "plan", "trace"),
 )
 SERVICES = ("run", "up", "demo", "gateway", "consumer")
 DEBUG = "--debug"

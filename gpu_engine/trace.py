@@ -124,6 +124,15 @@ class Trace(msgspec.Struct, frozen=True):
     header: TraceHeader
     steps: Sequence[StepRecord]
 
+    def between(self, first: int, last: int | None = None) -> Trace:
+        """Only steps number `first` to `last` (None: to the end). Raises TraceError where there are none."""
+        steps = [
+            record for record in self.steps if first <= record.step and (not last or record.step <= last)
+        ]
+        if not steps:
+            raise TraceError(f"The trace has {len(self.steps)} steps, and none of those asked for.")
+        return Trace(self.header, steps)
+
 
 def read_trace(path: Path) -> Trace:
     """Reads a trace; a last line that is not whole, as of an engine that still runs, is left out. Raises

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,8 @@ ACCEPTED: Final = (
 )
 
 
-def resolve_model(model: str) -> Path:
-    """The folder or GGUF file of `model`, downloaded first where it is a hub id. Raises ModelError."""
+def resolve_model(model: str, files: Sequence[str] = HUB_FILES) -> Path:
+    """The folder or GGUF file of `model`; of a hub id the `files` are downloaded first. Raises ModelError."""
     if not model:
         raise ModelError(f"No model is given; give {ACCEPTED}.")
     path = Path(model).expanduser()
@@ -26,7 +27,7 @@ def resolve_model(model: str) -> Path:
     if path.is_dir():
         return _require_folder(path)
     if HUB_ID.fullmatch(model) and path.suffix != ".gguf":
-        return _download(model)
+        return _download(model, files)
     raise ModelError(f"There is no model at {model}; give {ACCEPTED}.")
 
 
@@ -52,13 +53,13 @@ def _require_folder(path: Path) -> Path:
     raise ModelError(f"The folder {path} has no config.json; {hint}.")
 
 
-def _download(model: str) -> Path:
+def _download(model: str, files: Sequence[str]) -> Path:
     # Here, since the import takes most of a second, and most models are files.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        return _require_folder(Path(snapshot_download(model, allow_patterns=list(HUB_FILES))))
+        return _require_folder(Path(snapshot_download(model, allow_patterns=list(files))))
     except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
         reason = next(iter(str(error).strip().splitlines()), repr(error))
         raise ModelError(
