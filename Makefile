@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 # The default build of torch brings the CUDA libraries: about 5 GB installed, and as much in uv's cache.
 NEED_GB := $(if $(TORCH),3,10)
 
-.PHONY: demo test lint unit tools chaos bench format protos clean
+.PHONY: demo test lint unit tools chaos sanitize bench format protos clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -29,6 +29,10 @@ lint: $(READY)
 WORKERS ?= 3
 unit: $(READY) tools
 	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadscope --durations 25
+
+# The CPU kernels under the compiler's sanitizers: addresses, undefined behaviour, races.
+sanitize: $(READY)
+	$(BIN)/python -m pytest -q tests/sanitize
 
 # kcat and redis-cli, for the tests with outside clients.
 tools:

@@ -8,6 +8,8 @@ from enum import IntEnum
 from functools import cache
 from typing import Final
 
+import torch
+
 from headrace.gpu_engine.kernels.build import load_cpu_kernels
 
 
@@ -128,7 +130,8 @@ _PROTOTYPES: Final = {
 @cache
 def library() -> ctypes.CDLL | None:
     """The kernels, or None where they cannot be had."""
-    loaded = load_cpu_kernels()
+    # One file of them, for torch's own decoder, takes its OpenMP from torch, which must have loaded it.
+    loaded = load_cpu_kernels() if torch.backends.openmp.is_available() else None
     if loaded is None:
         return None
     for name, (result, arguments) in _PROTOTYPES.items():
