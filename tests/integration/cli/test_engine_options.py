@@ -37,6 +37,9 @@ UNUSUAL = EngineConfig(
     model="some/folder",
     load_format="dummy",
     dtype="bfloat16",
+    backend="torch",
+    weight_format="int8",
+    kv_cache_dtype="bfloat16",
     attention="reference",
     block_size=32,
     num_kv_blocks=77,
@@ -57,6 +60,7 @@ UNUSUAL = EngineConfig(
     priority_ageing_ms=750.0,
     trace_path="steps.jsonl",
     threads=2,
+    pin_threads=True,
     sim=SimConfig(
         first_token_ms=1.5, step_ms=0.25, tokens=9, fail_every=3, crash_after_steps=4, hang_after_steps=5
     ),
