@@ -28,9 +28,9 @@ class PromptScores:
 
     def wanted(self, start: int, length: int) -> range:
         """Of the positions `start` … `start + length - 1`, those whose logits are yet to be scored."""
-        first = len(self._scores)
-        assert start <= first, "tokens were passed over whose logits were asked for"
-        return range(first, max(first, min(start + length, len(self._prompt) - 1)))
+        first, last = len(self._scores), len(self._prompt) - 1
+        assert start <= first or first == last, "tokens were passed over whose logits were asked for"
+        return range(first, max(first, min(start + length, last)))
 
     def add(self, logits: npt.NDArray[np.float32]) -> None:
         """Logits [n, V], finite, of the next n positions."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.gpu_engine.api import EngineError, EngineRequest, Output
+from headrace.gpu_engine.api import EngineError, EngineRequest, Grammar, Output
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.llm import (
     LLM,
@@ -376,6 +376,24 @@ def test_closing_ends_what_is_unfinished_and_keeps_results(engine: GatedEngine) 
 
 # --------------------------------------------------------------------------------------------- real model
 
+NAME = {"type": "string", "pattern": "^[A-Z][a-z]{2,9}$"}
+CAPITAL = Grammar(
+    kind="json_schema",
+    source=msgspec.json.encode(
+        {
+            "type": "object",
+            "properties": {"capital": NAME, "country": NAME},
+            "required": ["capital", "country"],
+            "additionalProperties": False,
+        }
+    ).decode(),
+)
+CHOICE = Grammar(kind="choice", choices=("Paris", "London"))
+
+
+def under(grammar: Grammar) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=60, grammar=grammar)
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # reading a model takes long where others compute too
@@ -388,8 +406,12 @@ def test_the_demo_model_answers_alone_in_a_batch_and_as_a_stream_alike() -> None
         batch = llm.generate_batch([question, "Once upon a time", question, [1, 2, 3]], params)
         [alone] = llm.generate_batch([question], params)
         outputs = list(llm.manager.stream(llm.manager.add_request(question, params)))
+        guided = llm.generate_batch([question] * 2, [under(CAPITAL), under(CHOICE)])
     assert "Paris" in alone.text
     assert batch[0].token_ids == batch[2].token_ids == alone.token_ids
     assert "".join([output.text for output in outputs]) == alone.text
     assert alone.finish_reason == "stop"
     assert {completion.error for completion in batch} == {None}
+    assert msgspec.json.decode(guided[0].text).keys() == {"capital", "country"}
+    assert guided[1].text in CHOICE.choices
+    assert [completion.finish_reason for completion in guided] == ["stop"] * 2

@@ -6,13 +6,15 @@ from __future__ import annotations
 from random import Random
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.gpu_engine.api import EngineRequest, Grammar, SamplingParams
+from headrace.gpu_engine.sampling.logprobs import Scores
 from tests.unit.engine.fakes import EOS, VOCAB, Bench
-from tests.unit.sampling.logit_runner import LogitRunner
+from tests.unit.sampling.logit_runner import LogitRunner, logits_after
 from tests.unit.sampling.naive import naive_answer
 
 
@@ -88,3 +90,35 @@ def test_a_request_gets_the_tokens_of_the_naive_loop_whatever_goes_on_around_it(
         assert [*one.output_ids, *answer.token_ids] == expected[one.id], one.params
         told = [] if one.params.logprobs is None else answer.token_ids
         assert [each.token for each in answer.logprobs] == told
+
+
+@pytest.mark.parametrize("preempted", [0.0, 0.5])
+@pytest.mark.parametrize("max_batch_tokens", [2, 5, 64])
+def test_a_prompt_is_told_once_and_whole_whatever_the_cache_knows_and_whoever_is_preempted(
+    max_batch_tokens: int, preempted: float
+) -> None:
+    random = Random(1)
+    bench = Bench(
+        num_blocks=40,
+        max_batch_tokens=max_batch_tokens,
+        preempt_hook=lambda step, running: [one for one in running if random.random() < preempted],
+        runner=LogitRunner,
+    )
+    prompt = list(range(11))
+    for number, params in enumerate(
+        [
+            SamplingParams(seed=1, max_tokens=4),
+            SamplingParams(seed=1, max_tokens=4, prompt_logprobs=1, logprobs=0),
+            SamplingParams(seed=1, max_tokens=4, prompt_logprobs=0),
+        ]
+    ):
+        bench.add(EngineRequest(id=str(number), prompt_ids=prompt, params=params))
+        bench.run()
+    answers = bench.run()
+    assert [len(answers[name].prompt_logprobs) for name in "012"] == [0, 10, 10]
+    assert [len(answers[name].logprobs) for name in "012"] == [0, 4, 0]
+    told = answers["1"].prompt_logprobs
+    assert [score.token for score in told] == prompt[1:]
+    assert told == [
+        Scores(np.array(logits_after(prompt[:i]), np.float32), 1).of(prompt[i]) for i in range(1, 11)
+    ]
