@@ -50,7 +50,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ran: dict[str, int]
     used: int
     waiting: int = 0
-    preempted: Sequence[str] = ()
+    preempted: list[str] = []
     swapped_out: int = 0
     swapped_in: int = 0
 
@@ -110,7 +110,7 @@ class TracedSteps:
             ran={chunk.request_id: len(chunk.token_ids) for chunk in plan.chunks},
             used=self._memory.num_used,
             waiting=self._scheduler.num_waiting,
-            preempted=plan.preempted,
+            preempted=[*plan.preempted],
             swapped_out=len(plan.copies_out),
             swapped_in=len(plan.copies_in),
         )

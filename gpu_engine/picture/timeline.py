@@ -6,6 +6,7 @@ blocks    ▁▂▃▃▄▄▅▅▆▆▅▅▃
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -64,12 +65,19 @@ class Scale:
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Places and what stands there: numbers of steps in their middles, or seconds."""
         if self.axis == "time":
-            for number in range(TICKS + 1):
-                yield LEFT + number * self.width / TICKS, f"{number * self.length / TICKS / 1000:.3g} s"
+            every_ms = _round_up(self.length / TICKS)
+            for number in range(int(self.length / every_ms) + 1):
+                yield LEFT + number * every_ms * self.unit, f"{number * every_ms / 1000:g} s"
             return
-        every = max(1, -(-len(self._steps) // (2 * TICKS)))
+        every = max(1, int(_round_up(len(self._steps) / (2 * TICKS))))
         for place in range(0, len(self._steps), every):
             yield (self.starts[place] + self.ends[place]) / 2, str(self._steps[place].step)
+
+
+def _round_up(value: float) -> float:
+    """To 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return power * next(digit for digit in (1, 2, 5, 10) if digit * power >= value)
 
 
 @dataclass(slots=True)
@@ -165,12 +173,11 @@ def _spans(life: Life, scale: Scale) -> Iterator[Span]:
 
 
 def _memory(trace: Trace, scale: Scale, top: float) -> Iterator[Shape]:
-    blocks = max(1, trace.header.blocks)
     most = max(record.used for record in trace.steps)
     yield Text(LEFT - 6.0, top + 12.0, "KV blocks", 11.0, "end")
-    yield Text(LEFT - 6.0, top + 26.0, f"≤ {most} of {trace.header.blocks}", 10.0, "end", "#666666")
+    yield Text(LEFT - 6.0, top + 26.0, f"at most {most} of {trace.header.blocks}", 10.0, "end", "#666666")
     for start, end, used in _plateaus(trace.steps, scale):
-        height = MEMORY * used / blocks
+        height = MEMORY * used / max(1, most)
         yield Rect(start, top + MEMORY - height, end - start, height, BLOCKS, f"{used} blocks")
     yield Line(LEFT, top, LEFT + scale.width, top, FAINT)
     yield Line(LEFT, top + MEMORY, LEFT + scale.width, top + MEMORY, INK)
@@ -195,4 +202,4 @@ def _ticks(scale: Scale, top: float) -> Iterator[Shape]:
         yield Line(place, top, place, top + 4.0, INK)
         yield Text(place, top + 16.0, word, 10.0, "middle")
     name = "time" if scale.axis == "time" else "step"
-    yield Text(LEFT - 6.0, top + 16.0, name, 11.0, "end")
+    yield Text(LEFT - 26.0, top + 16.0, name, 11.0, "end")
