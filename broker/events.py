@@ -54,14 +54,24 @@ class Started(msgspec.Struct, frozen=True):
     alone: bool = False
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Natural log of a token's probability, and (id, log probability) of the likeliest in its place."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class Delta(msgspec.Struct, frozen=True):
-    """The next tokens. `token_ids` holds all sampled ids, also those whose text is still held back."""
+    """The next tokens. `token_ids` holds all sampled ids, also those whose text is still held back;
+    `logprobs` has one for each of them, where the request asks for them."""
 
     epoch: int
     seq: int
     token_ids: tuple[int, ...]
     text: str
     choice: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Finished(msgspec.Struct, frozen=True):

@@ -24,7 +24,18 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import structs
 
-from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Handed, Moved, Started, Terminal
+from headrace.broker.events import (
+    Delta,
+    Event,
+    Failed,
+    Fence,
+    Finished,
+    Handed,
+    Moved,
+    Started,
+    Terminal,
+    TokenLogprobs,
+)
 
 
 class Deaths(msgspec.Struct, frozen=True):
@@ -44,6 +55,7 @@ class Fold:
     started: Started | None = None
     token_ids: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # one for each token, or none
     restarts: int = 0
     terminal: Terminal | None = None
     moved: Moved | None = None
@@ -97,6 +109,7 @@ class Fold:
         if event.kept < len(self.token_ids):
             self.token_ids.clear()
             self.pieces.clear()
+            self.logprobs.clear()
             self.restarts += 1
         self.handed, self.put_off, self.tokens_at_start = None, None, len(self.token_ids)
 
@@ -113,6 +126,7 @@ class Fold:
         self.next_seq += 1
         self.token_ids.extend(event.token_ids)
         self.pieces.append(event.text)
+        self.logprobs.extend(event.logprobs)
         return True
 
 

@@ -16,6 +16,7 @@ from headrace.broker.events import (
     Started,
     Terminal,
     Timings,
+    TokenLogprobs,
     Usage,
 )
 from headrace.v1 import events_pb2 as pb
@@ -51,6 +52,20 @@ def timings_message(timings: Timings) -> pb.Timings:
     )
 
 
+def logprobs_message(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
+    return pb.TokenLogprobs(
+        token=logprobs.token,
+        logprob=logprobs.logprob,
+        top_tokens=[token for token, _ in logprobs.top],
+        top_logprobs=[logprob for _, logprob in logprobs.top],
+    )
+
+
+def _logprobs(message: pb.TokenLogprobs) -> TokenLogprobs:
+    top = zip(message.top_tokens, message.top_logprobs, strict=False)
+    return TokenLogprobs(message.token, message.logprob, tuple(top))
+
+
 def _to_message(event: Event, request_id: str) -> pb.Event:
     """Fields are set in place: a message made apart and copied in costs twice as much."""
     message = pb.Event(request_id=request_id, epoch=event.epoch)
@@ -61,6 +76,8 @@ def _to_message(event: Event, request_id: str) -> pb.Event:
             delta = message.delta
             delta.seq, delta.choice, delta.text = event.seq, event.choice, event.text
             delta.token_ids.extend(event.token_ids)
+            for each in event.logprobs:
+                delta.logprobs.append(logprobs_message(each))
         case Finished():
             message.finished.reason = event.reason
             _write_figures(message.finished, event)
@@ -103,7 +120,8 @@ def _from_message(message: pb.Event) -> Event:
             return _started(epoch, message.started)
         case "delta":
             d = message.delta
-            return Delta(epoch, d.seq, tuple(d.token_ids), d.text, d.choice)
+            logprobs = tuple(map(_logprobs, d.logprobs))
+            return Delta(epoch, d.seq, tuple(d.token_ids), d.text, d.choice, logprobs)
         case "finished":
             f = message.finished
             return Finished(epoch, f.reason, _usage(f.usage), _timings(f.timings))

@@ -12,12 +12,22 @@ output, so that no token is missed.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import structs
 
 from headrace.broker.contract import Opened
-from headrace.broker.events import Event, Failed, Finished, Started, Terminal, Timings, Usage
+from headrace.broker.events import (
+    Event,
+    Failed,
+    Finished,
+    Started,
+    Terminal,
+    Timings,
+    TokenLogprobs,
+    Usage,
+)
 from headrace.broker.fold import Deaths, Fold
 from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import Delivery
@@ -25,6 +35,7 @@ from headrace.consumer import failures
 from headrace.consumer.doom import Doom
 from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.failures import Failure
+from headrace.consumer.logprobs import logged
 from headrace.consumer.measures import Measures
 from headrace.consumer.outbox import Outbox
 from headrace.consumer.prepare import Prepared, prompt_param
@@ -60,6 +71,7 @@ class InFlight:
         self.kept = 0  # tokens of earlier owners that stay part of the answer
         self.token_ids: list[int] = []  # the answer so far: kept tokens and received ones
         self.pieces: list[str] = []  # its text
+        self.logprobs: list[TokenLogprobs] = []  # one for each token, or none
         self.key: str | None = None  # its name in the engine, while it is there
         self.tokens_when_placed = 0
         self.deaths = Deaths()  # of engines and owners with it, in a row, without a token of it in between
@@ -130,6 +142,7 @@ class InFlight:
         self.outbox = Outbox(opened.epoch, opened.state)
         self.token_ids = list(opened.state.token_ids)
         self.pieces = list(opened.state.pieces)
+        self.logprobs = list(opened.state.logprobs)
         first_pull_ms = opened.state.started.at_ms if opened.state.started else opened.now_ms
         self._measures.queued_ms = max(0, first_pull_ms - self.delivery.published_ms)
         if self.phase in (Phase.WAITING, Phase.OPENING):
@@ -181,7 +194,7 @@ class InFlight:
         self._measures.began(now)
         self.outbox.begin(started, now)
         if not started.kept:
-            self.token_ids, self.pieces = [], []
+            self.token_ids, self.pieces, self.logprobs = [], [], []
         self._square(prepared.replayed_text, now)
 
     def _square(self, replayed: str, now: float) -> None:
@@ -262,7 +275,7 @@ class InFlight:
             self._clear()
         self._measures.cached_tokens = output.cached_tokens
         shown, self._skip = output.text[self._skip :], max(0, self._skip - len(output.text))
-        self._extend(output.token_ids, shown, now)
+        self._extend(output.token_ids, shown, now, [logged(each) for each in output.logprobs])
         if output.error is not None:
             param = self._users_param(output.error.param)
             self.fail(failures.refused_by_engine(output.error, param), now)
@@ -282,12 +295,15 @@ class InFlight:
         """The engine knows token ids only."""
         return prompt_param(self.parsed) if param == "prompt_ids" and self.parsed is not None else param
 
-    def _extend(self, token_ids: list[int], text: str, now: float) -> None:
+    def _extend(
+        self, token_ids: list[int], text: str, now: float, logprobs: Sequence[TokenLogprobs] = ()
+    ) -> None:
         assert self.outbox is not None
         self.token_ids.extend(token_ids)
+        self.logprobs.extend(logprobs)
         if text:
             self.pieces.append(text)
-        self.outbox.add(token_ids, text, now)
+        self.outbox.add(token_ids, text, now, logprobs)
 
     def _aborted(self, now: float) -> None:
         if self.doom is not None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from headrace.broker.events import Delta, Event, Started
+from headrace.broker.events import Delta, Event, Started, TokenLogprobs
 from headrace.broker.fold import Fold
 
 
@@ -48,6 +48,7 @@ class Outbox:
         "_began",
         "_first_sent",
         "_ids",
+        "_logprobs",
         "_oldest",
         "_pieces",
         "_pressing",
@@ -80,6 +81,7 @@ class Outbox:
         self._pressing = epoch > 1
         self._ids: list[int] = []
         self._pieces: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._oldest = 0.0
 
     def mark(self, started: Started, now: float) -> None:
@@ -114,7 +116,9 @@ class Outbox:
         self._started = structs.replace(self._started, deaths=0, lone_deaths=0, alone=False)
         self._restate = False
 
-    def add(self, token_ids: Sequence[int], text: str, now: float) -> None:
+    def add(
+        self, token_ids: Sequence[int], text: str, now: float, logprobs: Sequence[TokenLogprobs] = ()
+    ) -> None:
         """Tokens of one step, with the text that they made certain. `now`: the clock of `begin`."""
         if not token_ids and not text:
             return
@@ -122,6 +126,7 @@ class Outbox:
             self._oldest = now
         self._ids.extend(token_ids)
         self._pieces.append(text)
+        self._logprobs.extend(logprobs)
 
     @property
     def empty(self) -> bool:
@@ -153,12 +158,13 @@ class Outbox:
         if self._announce:
             events.append(self._statement(len(self.logged)))
         if self._has_delta:
-            events.append(Delta(self.epoch, self.next_seq, tuple(self._ids), "".join(self._pieces)))
+            events.append(self._delta())
         if self._restate and (self._has_delta or not self._announce):
             events.append(self._statement(len(self.logged) + len(self._ids)))
         if self._has_delta:
             self._first_sent, self._pressing = True, self._restate
-        self._ids, self._pieces, self._announce, self._restate = [], [], False, False
+        self._ids, self._pieces, self._logprobs = [], [], []
+        self._announce = self._restate = False
         self._wire = tuple(events)
         return self._wire
 
@@ -195,7 +201,7 @@ class Outbox:
     def discard(self, epoch: int) -> None:
         """Forgets what is unsent: the log, held under `epoch` now, cannot be continued with it."""
         self.epoch = epoch
-        self._ids, self._pieces, self._wire = [], [], ()
+        self._ids, self._pieces, self._logprobs, self._wire = [], [], [], ()
         self._announce = self._restate = False
 
     @property
@@ -205,6 +211,11 @@ class Outbox:
     @property
     def _unsent(self) -> bool:
         return self._announce or self._restate or self._has_delta
+
+    def _delta(self) -> Delta:
+        text = "".join(self._pieces)
+        logprobs = tuple(self._logprobs)
+        return Delta(self.epoch, self.next_seq, tuple(self._ids), text, logprobs=logprobs)
 
     def _statement(self, kept: int) -> Started:
         assert self._started is not None
@@ -227,6 +238,7 @@ class Outbox:
                 case Delta():
                     self._ids[:0] = event.token_ids
                     self._pieces.insert(0, event.text)
+                    self._logprobs[:0] = event.logprobs
         self._wire = ()
 
 

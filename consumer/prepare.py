@@ -85,6 +85,10 @@ class Preparer:
         of an interrupted answer that will be continued; None: it is not to be run, only read."""
         return await self._thread.run(lambda: self._read(message, kept))
 
+    def spell(self, token: int) -> str:
+        """A token's text by itself."""
+        return self._tokenizer.decode([token])
+
     def close(self) -> None:
         self._thread.close()
 
@@ -161,6 +165,7 @@ def sampling_params(sampling: Sampling) -> SamplingParams:
         min_p=default.min_p if sampling.min_p is None else sampling.min_p,
         stop=sampling.stop,
         ignore_eos=sampling.ignore_eos,
+        logprobs=sampling.logprobs,
         presence_penalty=sampling.presence_penalty or default.presence_penalty,
         frequency_penalty=sampling.frequency_penalty or default.frequency_penalty,
         repetition_penalty=sampling.repetition_penalty or default.repetition_penalty,

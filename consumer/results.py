@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from headrace.broker.contract import DeadLetter, Done, PassOn, Release, Retry, Settlement
 from headrace.broker.events import Failed, Finished, Terminal
+from headrace.broker.lines.logprobs import Spell
 from headrace.broker.lines.output import failure_line, result_id, success_line
 from headrace.consumer.endings import Exit
 from headrace.consumer.inflight import InFlight
 
 
-def settlement(flight: InFlight, model: str, created: int) -> Settlement:
-    """`model`: the name that clients see; `created`: unix time in seconds."""
+def settlement(flight: InFlight, model: str, created: int, spell: Spell) -> Settlement:
+    """`model`: the name that clients see; `created`: unix time in seconds; `spell`: a token's text."""
     ending, terminal = flight.ending, flight.terminal()
     assert ending is not None
-    line = _line(flight, terminal, model, created) if terminal is not None else None
+    line = _line(flight, terminal, model, created, spell) if terminal is not None else None
     match ending.exit:
         case Exit.DONE:
             return Done(terminal, line, flight.take_rest())
@@ -29,7 +30,7 @@ def settlement(flight: InFlight, model: str, created: int) -> Settlement:
             raise AssertionError("what somebody else owns is not settled")
 
 
-def _line(flight: InFlight, terminal: Terminal, model: str, created: int) -> bytes:
+def _line(flight: InFlight, terminal: Terminal, model: str, created: int, spell: Spell) -> bytes:
     name = result_id(flight.request_id)
     match terminal:
         case Finished():
@@ -43,6 +44,8 @@ def _line(flight: InFlight, terminal: Terminal, model: str, created: int) -> byt
                 finish_reason=terminal.reason,
                 usage=terminal.usage,
                 created=created,
+                logprobs=flight.logprobs,
+                spell=spell,
             )
         case Failed():
             return failure_line(

@@ -175,4 +175,4 @@ class Serving:
             await self._moved.wait()
 
     def _settlement(self, flight: InFlight) -> Settlement:
-        return settlement(flight, self.means.model, int(time.time()))
+        return settlement(flight, self.means.model, int(time.time()), self.means.preparer.spell)

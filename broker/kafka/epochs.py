@@ -21,7 +21,9 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-from headrace.broker.events import Event, Fence, Handed, Moved, Started
+import msgspec
+
+from headrace.broker.events import Event, Fence, Handed, Moved, Started, TokenLogprobs
 from headrace.broker.fold import Fold
 from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.codec import Record
@@ -197,7 +199,9 @@ def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
 
 def copy_of(fold: Fold) -> Fold:
     """One that goes on by itself; events are immutable."""
-    return replace(fold, token_ids=list(fold.token_ids), pieces=list(fold.pieces))
+    return replace(
+        fold, token_ids=list(fold.token_ids), pieces=list(fold.pieces), logprobs=list(fold.logprobs)
+    )
 
 
 def statement(topic: str, partition: int, key: str, fold: Fold) -> Record:
@@ -213,6 +217,7 @@ def encode_fold(fold: Fold) -> bytes:
         "next_seq": fold.next_seq,
         "tokens": fold.token_ids,
         "text": fold.text,
+        "logprobs": msgspec.to_builtins(fold.logprobs),
         "restarts": fold.restarts,
         "at_start": fold.tokens_at_start,
         "started": _event_text(fold.started),
@@ -232,11 +237,12 @@ def decode_fold(data: bytes, epoch: int) -> Fold | None:
             started=started if isinstance(started, Started) else None,
             token_ids=[int(token) for token in said["tokens"]],
             pieces=[str(said["text"])],
+            logprobs=msgspec.convert(said.get("logprobs", []), list[TokenLogprobs]),
             restarts=int(said["restarts"]),
             handed=handed if isinstance(handed, Handed) else None,
             tokens_at_start=int(said["at_start"]),
         )
-    except (ValueError, TypeError, KeyError, zlib.error):
+    except (ValueError, TypeError, KeyError, zlib.error, msgspec.ValidationError):
         return None
 
 

@@ -14,13 +14,14 @@ Lines are compact JSON without a newline. U+0085, U+2028 and U+2029 are escaped,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from headrace.broker.events import Failed, Usage
+from headrace.broker.events import Failed, TokenLogprobs, Usage
 from headrace.broker.ids import PREFIX as REQUEST_PREFIX
+from headrace.broker.lines.logprobs import Spell, chat_logprobs, text_logprobs
 from headrace.broker.lines.openai import CHAT
 from headrace.broker.lines.request import LineError, ParsedRequest
 
@@ -54,15 +55,19 @@ def success_line(
     finish_reason: str,
     usage: Usage,
     created: int,
+    logprobs: Sequence[TokenLogprobs] = (),
+    spell: Spell = str,
 ) -> bytes:
-    """The line of an answer. `created`: unix time in seconds."""
+    """The line of an answer. `created`: unix time in seconds; `spell`: the text of a token in `logprobs`."""
     chat = request.endpoint == CHAT
+    choice = _chat_choice(text, finish_reason) if chat else _text_choice(text, finish_reason)
+    choice["logprobs"] = chat_logprobs(logprobs, spell) if chat else text_logprobs(logprobs, spell)
     body = {
         "id": ("chatcmpl-" if chat else "cmpl-") + request_id.removeprefix(REQUEST_PREFIX),
         "object": "chat.completion" if chat else "text_completion",
         "created": created,
         "model": model,
-        "choices": [_chat_choice(text, finish_reason) if chat else _text_choice(text, finish_reason)],
+        "choices": [choice],
         "usage": usage_fields(usage),
         "system_fingerprint": None,
     }
@@ -87,7 +92,8 @@ def chunk_line(
          "choices": [{"index", "delta": {"content"}, "logprobs", "finish_reason": null}],
          "custom_id", "request_id", "epoch", "seq", "offset"}
 
-    (`text_completion` has `text` in the place of `delta`), with five fields of ours. `offset` counts the
+    (`text_completion` has `text` in the place of `delta`; `logprobs` is null, the result line has them all),
+    with five fields of ours. `offset` counts the
     characters (Unicode code points) of the answer before this chunk. A reader ignores a chunk whose
     (`epoch`, `seq`) is not above the highest so far, and otherwise does
 

@@ -15,6 +15,7 @@ MAX_STOPS = 16
 MAX_STOP_TOKENS = 128
 MAX_BAD_WORDS = 256
 MAX_BIASES = 1024
+MAX_LOGPROBS = 20
 MAX_TOKEN_ID = 2**32 - 1
 _MAX_TOKENS = 2**31 - 1
 _SEED_BITS = 64
@@ -49,6 +50,7 @@ def read_sampling(body: Mapping[str, object]) -> Sampling:
         include_stop_str_in_output=read_boolean(body, "include_stop_str_in_output") or False,
         echo=read_boolean(body, "echo") or False,
         grammar=read_grammar(body),
+        logprobs=read_logprobs(body),
     )
 
 
@@ -95,6 +97,22 @@ def read_stop(value: object) -> tuple[str, ...]:
     if "" in stops:
         raise invalid("stop", "must not hold an empty string")
     return tuple(stops)
+
+
+def read_logprobs(body: Mapping[str, object]) -> int | None:
+    """How many of the likeliest tokens to tell beside each: `logprobs` is that number for completions; for
+    chats it is a switch, and `top_logprobs` the number."""
+    asked = body.get("logprobs")
+    if "messages" not in body:
+        count = None if asked is False else read_integer(body, "logprobs", 0, MAX_LOGPROBS)
+        if count is not None and body.get("echo") is True:
+            raise invalid("logprobs", "of an echoed prompt are not supported: leave logprobs or echo out")
+        return count
+    wanted = read_boolean(body, "logprobs") or False
+    count = read_integer(body, "top_logprobs", 0, MAX_LOGPROBS)
+    if count and not wanted:
+        raise invalid("top_logprobs", "needs logprobs to be true")
+    return (count or 0) if wanted else None
 
 
 def read_bad_words(value: object) -> tuple[str, ...]:

@@ -69,6 +69,8 @@ def _body(message: pb.InferenceRequest) -> dict[str, object]:
         body[name] = list(getattr(sampling, name))
     body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     body |= _grammar_body(sampling.grammar)
+    if message.WhichOneof("input") == "chat" and "logprobs" in body:
+        body |= {"logprobs": True, "top_logprobs": sampling.logprobs}
     body["model"] = message.model
     match message.WhichOneof("input"):
         case "chat":
@@ -115,6 +117,7 @@ def _sampling_message(sampling: Sampling) -> pb.SamplingParams:
         include_stop_str_in_output=sampling.include_stop_str_in_output or None,
         echo=sampling.echo or None,
         grammar=_grammar_message(sampling.grammar),
+        logprobs=sampling.logprobs,
     )
 
 

@@ -38,6 +38,7 @@ class Sampling(msgspec.Struct, frozen=True):
     include_stop_str_in_output: bool = False
     echo: bool = False
     grammar: Grammar | None = None
+    logprobs: int | None = None
 
 
 class ParsedRequest(msgspec.Struct, frozen=True):

@@ -30,7 +30,6 @@ _CHAT: Neutral = {
     "audio": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "moderation": (),
     "parallel_tool_calls": (True, False),
@@ -38,7 +37,6 @@ _CHAT: Neutral = {
     "reasoning_effort": ("none",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
     #
@@ -51,7 +49,6 @@ _CHAT: Neutral = {
 }
 _COMPLETION: Neutral = {
     "best_of": (1,),
-    "logprobs": (False,),
     "suffix": ("",),
     "prompt_embeds": (),
 }

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from headrace.broker.events import Delta, Event, Failed, Finished, Logged, Started
 from headrace.broker.fold import Fold
-from headrace.broker.wire import timings_message, usage_message
+from headrace.broker.wire import logprobs_message, timings_message, usage_message
 from headrace.v1 import inference_pb2 as pb
 
 RESTART_REASON = "the answer so far could not be resumed and begins anew"
@@ -85,6 +85,7 @@ class StreamView:
                 return self._event(cursor, started=started)
             case Delta():
                 delta = pb.StreamDelta(choice=event.choice, text=event.text, token_ids=event.token_ids)
+                delta.logprobs.extend(logprobs_message(each) for each in event.logprobs)
                 return self._event(cursor, seq=event.seq, delta=delta)
             case Finished():
                 return self._event(cursor, finished=_finished(event))

@@ -53,16 +53,30 @@ class EventStarted(_message.Message):
     def __init__(self, consumer: _Optional[str] = ..., delivery: _Optional[str] = ..., seed: _Optional[int] = ..., body_hash: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., kept: _Optional[int] = ..., at_ms: _Optional[int] = ..., deaths: _Optional[int] = ..., lone_deaths: _Optional[int] = ..., alone: _Optional[bool] = ...) -> None: ...
 
 class EventDelta(_message.Message):
-    __slots__ = ("seq", "choice", "token_ids", "text")
+    __slots__ = ("seq", "choice", "token_ids", "text", "logprobs")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     seq: int
     choice: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
-    def __init__(self, seq: _Optional[int] = ..., choice: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ...) -> None: ...
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, seq: _Optional[int] = ..., choice: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprobs(_message.Message):
+    __slots__ = ("token", "logprob", "top_tokens", "top_logprobs")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    logprob: float
+    top_tokens: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token: _Optional[int] = ..., logprob: _Optional[float] = ..., top_tokens: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class EventFinished(_message.Message):
     __slots__ = ("reason", "usage", "timings")

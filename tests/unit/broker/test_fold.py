@@ -9,7 +9,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Handed, Moved, Started
+from headrace.broker.events import (
+    Delta,
+    Event,
+    Failed,
+    Fence,
+    Finished,
+    Handed,
+    Moved,
+    Started,
+    TokenLogprobs,
+)
 from headrace.broker.fold import Deaths, Fold, fold
 from tests.unit.broker.fold_mutants import FOLD_MUTANTS
 from tests.unit.broker.kafka_model import MUTANTS, Model
@@ -101,6 +111,18 @@ def test_a_resume_keeps_the_text_and_a_restart_drops_it_but_never_the_numbers() 
     assert (restarted.text, restarted.token_ids, restarted.next_seq, restarted.restarts) == ("", [], 2, 1)
     assert restarted.read(delta(2, 2, "x"))
     assert restarted.text == "x"
+
+
+def test_log_probabilities_stay_with_their_tokens() -> None:
+    scores = [TokenLogprobs(token, -0.5, ((token, -0.5),)) for token in range(3)]
+    before: list[Event] = [
+        started(1),
+        Delta(1, 0, (0, 1), "ab", logprobs=tuple(scores[:2])),
+        Delta(1, 0, (0, 1), "ab", logprobs=tuple(scores[:2])),
+        Delta(1, 1, (2,), "c", logprobs=(scores[2],)),
+    ]
+    assert fold([*before, started(2, kept=3)]).logprobs == scores
+    assert fold([*before, started(2, kept=0)]).logprobs == []
 
 
 @pytest.mark.parametrize("end", [Finished(1, "stop"), Failed(1, "expired", "")])

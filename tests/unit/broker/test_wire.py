@@ -17,6 +17,7 @@ from headrace.broker.events import (
     Moved,
     Started,
     Timings,
+    TokenLogprobs,
     Usage,
 )
 from headrace.broker.wire import decode_event, encode_event
@@ -30,6 +31,10 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.integers(0, 2**32 - 1)
 USAGES = st.builds(Usage, COUNTS, COUNTS, COUNTS)
 TIMINGS = st.builds(Timings, INT64, INT64, INT64)
+NUMBERS = st.floats(allow_nan=False)
+LOGPROBS = st.builds(
+    TokenLogprobs, UINT32, NUMBERS, st.lists(st.tuples(UINT32, NUMBERS), max_size=3).map(tuple)
+)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(
         Started,
@@ -46,7 +51,13 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         alone=st.booleans(),
     ),
     st.builds(
-        Delta, epoch=UINT64, seq=UINT64, token_ids=st.lists(UINT32).map(tuple), text=TEXTS, choice=UINT32
+        Delta,
+        epoch=UINT64,
+        seq=UINT64,
+        token_ids=st.lists(UINT32).map(tuple),
+        text=TEXTS,
+        choice=UINT32,
+        logprobs=st.lists(LOGPROBS, max_size=3).map(tuple),
     ),
     st.builds(Finished, epoch=UINT64, reason=TEXTS, usage=USAGES, timings=TIMINGS),
     st.builds(

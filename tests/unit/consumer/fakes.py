@@ -43,6 +43,7 @@ from headrace.gpu_engine.api import (
     Ready,
     Stepped,
     ToEngine,
+    TokenLogprobs,
 )
 from headrace.gpu_engine.text.sim import SimTokenizer
 
@@ -299,12 +300,24 @@ class FakeEngine:
         self.say(Stepped(next(self._steps), list(outputs)))
 
     def give(
-        self, key: str, *token_ids: int, text: str | None = None, finish: str | None = None, cached: int = 0
+        self,
+        key: str,
+        *token_ids: int,
+        text: str | None = None,
+        finish: str | None = None,
+        cached: int = 0,
+        logprobs: Sequence[TokenLogprobs] = (),
     ) -> None:
         """One step that brings tokens of one request; text None: the bytes that the tokens are."""
-        shown = bytes(token_ids).decode() if text is None else text
         self.step(
-            Output(id=key, token_ids=list(token_ids), text=shown, finish_reason=finish, cached_tokens=cached)
+            Output(
+                id=key,
+                token_ids=list(token_ids),
+                text=bytes(token_ids).decode() if text is None else text,
+                finish_reason=finish,
+                cached_tokens=cached,
+                logprobs=list(logprobs),
+            )
         )
 
     def die(self) -> None:

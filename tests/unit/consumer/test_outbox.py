@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from headrace.broker.events import Delta, Event, Started
+from headrace.broker.events import Delta, Event, Started, TokenLogprobs
 from headrace.broker.fold import Deaths, Fold, fold
 from headrace.consumer.outbox import Checkpoints, Outbox
 
@@ -286,9 +286,9 @@ def test_whatever_happens_to_appends_readers_see_each_token_once_and_no_death_is
     deaths, barren = 0, True  # barren: no token since the begin, or since the last death
     for number, move in enumerate([*moves, "ok", "ok"]):
         if move == "add":
-            outbox.add([number], f"<{number}>", 0.0)
+            outbox.add([number], f"<{number}>", 0.0, [TokenLogprobs(number, -1.0)])
         elif move == "silent":
-            outbox.add([number], "", 0.0)
+            outbox.add([number], "", 0.0, [TokenLogprobs(number, -1.0)])
         elif move == "death":
             deaths, barren = deaths + barren, True
             outbox.restate(deaths=deaths, lone_deaths=0, alone=False)
@@ -329,6 +329,7 @@ def test_whatever_happens_to_appends_readers_see_each_token_once_and_no_death_is
     assert outbox.empty
     assert seen.restarts == 0
     assert seen.token_ids == outbox.logged == expected
+    assert [each.token for each in seen.logprobs] == expected
     shown = [int(number) for number in seen.text.replace("<", "").split(">")[:-1]]
     assert shown == [token for token in seen.token_ids if token in set(shown)]
     assert shown == sorted(set(shown))

@@ -111,7 +111,7 @@ async def test_everything_that_a_user_may_set_reaches_the_engine(preparer: Prepa
         "min_tokens": 3,
         "stop_token_ids": [7],
         "include_stop_str_in_output": True,
-        "echo": True,
+        "logprobs": 2,
         "structured_outputs": {"regex": "a+"},
     }
     reading = await preparer.read(completion("hello", **asked), [])
@@ -121,10 +121,14 @@ async def test_everything_that_a_user_may_set_reaches_the_engine(preparer: Prepa
     left_out = {
         name for name, value in structs.asdict(reading.parsed.sampling).items() if value == unset[name]
     }
-    assert left_out == {"seed"}, "this test has to name every parameter; the seed comes later"
+    # The seed comes later, and echo does not go with logprobs.
+    assert left_out == {"seed", "echo"}, "this test has to name every parameter"
     params = structs.asdict(reading.prepared.params)
     lost = {name for name in unset if params[name] == default[name]}
-    assert lost == {"seed"}
+    assert lost == {"seed", "echo"}
+    echoed = (await preparer.read(completion("hello", echo=True), [])).prepared
+    assert isinstance(echoed, Prepared)
+    assert echoed.params.echo
     assert params["logit_bias"] == {5: 1.5}
     assert params["grammar"] == Grammar(kind="regex", source="a+")
 

@@ -7,15 +7,17 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from msgspec import structs
 
 from headrace.broker.contract import DeadLetter, Done, Opened, OpenOutcome, Release, Retry
 from headrace.broker.errors import BrokerError
 from headrace.broker.events import Delta, Failed, Finished, Started
+from headrace.broker.events import TokenLogprobs as LoggedScore
 from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import Delivery, Lane, Message
 from headrace.consumer.errors import ConsumerError, EngineUnusable
 from headrace.consumer.prepare import Reading
-from headrace.gpu_engine.api import EngineError, Output, Ready, Unusable
+from headrace.gpu_engine.api import EngineError, Output, Ready, TokenLogprobs, Unusable
 from tests.unit.consumer.fakes import (
     FINGERPRINT,
     NOW_MS,
@@ -281,6 +283,37 @@ async def test_an_interrupted_answer_is_resumed_with_its_tokens_and_its_seed() -
         assert settlement.terminal.usage.completion_tokens == 3
         await rig.idle()
         assert rig.worker.counters.resumed == 1
+
+
+async def test_log_probabilities_of_an_answer_that_was_interrupted_stand_whole_in_its_line() -> None:
+    async with Rig() as rig:
+        interrupted(rig, text="A")
+        rig.session.logs["r1"][1] = Delta(1, 0, (65,), "A", logprobs=(LoggedScore(65, -0.5, ((66, -0.25),)),))
+        rig.publish(delivery(body=line(logprobs=True, top_logprobs=1)))
+        rig.session.logs["r1"][0] = structs.replace(
+            rig.session.starts()[0],
+            body_hash=delivery(body=line(logprobs=True, top_logprobs=1)).message.body_hash,
+        )
+        request = await rig.engine.get()
+        assert (request.params.logprobs, request.output_ids) == (1, [65])
+        rig.engine.give(request.id, 67, finish="stop", logprobs=[TokenLogprobs(67, -1.0, [(67, -1.0)])])
+        fields = result(done(await rig.settled()))
+        assert rig.session.deltas()[-1].logprobs == (LoggedScore(67, -1.0, ((67, -1.0),)),)
+        content = fields["response"]["body"]["choices"][0]["logprobs"]["content"]  # type: ignore[index]
+        assert content == [
+            {
+                "token": "A",
+                "logprob": -0.5,
+                "bytes": [65],
+                "top_logprobs": [{"token": "B", "logprob": -0.25, "bytes": [66]}],
+            },
+            {
+                "token": "C",
+                "logprob": -1.0,
+                "bytes": [67],
+                "top_logprobs": [{"token": "C", "logprob": -1.0, "bytes": [67]}],
+            },
+        ]
 
 
 async def test_tokens_of_another_model_are_not_continued() -> None:

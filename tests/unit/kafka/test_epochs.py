@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Handed, Moved, Started
+from headrace.broker.events import (
+    Delta,
+    Event,
+    Failed,
+    Fence,
+    Finished,
+    Handed,
+    Moved,
+    Started,
+    TokenLogprobs,
+)
 from headrace.broker.fold import Fold
 from headrace.broker.kafka import epochs
 from headrace.broker.kafka.departures import Departure
@@ -87,7 +97,8 @@ class Owner:
 
 
 def shown(fold: Fold) -> tuple[object, ...]:
-    return (fold.token_ids, fold.text, fold.next_seq, fold.restarts, fold.started, fold.terminal, fold.deaths)
+    answer = (fold.token_ids, fold.text, fold.logprobs)
+    return (*answer, fold.next_seq, fold.restarts, fold.started, fold.terminal, fold.deaths)
 
 
 @PROPERTY
@@ -189,6 +200,7 @@ def test_a_fold_is_stated_and_read_back_whole(tokens: list[int], text: str, seq:
         started=started(4),
         token_ids=tokens,
         pieces=[text],
+        logprobs=[TokenLogprobs(token, -token / 3, ((token, -0.1), (1, -2.5))) for token in tokens],
         restarts=2,
         handed=Handed(4, "drain") if handed else None,
         tokens_at_start=min(1, len(tokens)),

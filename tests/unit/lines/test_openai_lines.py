@@ -165,8 +165,6 @@ def test_a_negative_seed_and_a_negative_top_k_take_their_canonical_value() -> No
     [
         ("n", 1, 2),
         ("n", 1.0, True),
-        ("logprobs", False, True),
-        ("top_logprobs", 0, 3),
         ("tools", [], [{"type": "function"}]),
         ("tool_choice", "none", "required"),
         ("reasoning_effort", "none", "high"),
@@ -247,9 +245,42 @@ def test_a_grammar_that_says_nothing_or_two_things_is_refused_by_name(
     assert refused(chat(asked)).param == param
 
 
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+    ],
+)
+def test_a_chat_asks_for_log_probabilities_by_a_switch_and_a_number(
+    asked: dict[str, object], count: int | None
+) -> None:
+    assert parsed(chat(asked)).sampling.logprobs == count
+
+
+def test_a_completion_asks_for_log_probabilities_by_a_number() -> None:
+    asked = [None, False, 0, 5]
+    assert [parsed(completion({"logprobs": one})).sampling.logprobs for one in asked] == [None, None, 0, 5]
+
+
+def test_log_probabilities_that_make_no_sense_are_refused_by_name() -> None:
+    for asked, param in [
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": 5}, "logprobs"),
+    ]:
+        assert refused(chat(asked)).param == param
+    for value in (True, 21, -1, "5"):
+        assert refused(completion({"logprobs": value})).param == "logprobs"
+    assert refused(completion({"logprobs": 1, "echo": True})).param == "logprobs"
+
+
 def test_completions_refuse_their_own_parameters() -> None:
     parsed(completion({"best_of": 1, "suffix": "", "logprobs": None}))
-    for name, value in [("best_of", 2), ("suffix", "x"), ("logprobs", 0)]:
+    for name, value in [("best_of", 2), ("suffix", "x"), ("prompt_logprobs", 1)]:
         assert refused(completion({name: value})).code == "unsupported_parameter"
 
 

@@ -34,6 +34,7 @@ samplings = st.builds(
     min_tokens=st.none() | st.integers(0, 2**31 - 1),
     stop_token_ids=st.lists(ids, max_size=4).map(tuple),
     include_stop_str_in_output=st.booleans(),
+    logprobs=st.none() | st.integers(0, 20),
     grammar=st.none()
     | st.builds(Grammar, st.sampled_from(["json_schema", "regex", "lark"]), words)
     | st.lists(words, min_size=1, max_size=3).map(lambda texts: Grammar("choice", choices=tuple(texts))),

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
 
 from headrace.broker.blobs import BlobStore, check_out
 from headrace.broker.contract import (
@@ -87,7 +88,7 @@ class FakeQueue:
         request, request_id = parse_message(message), message.request_id
         assert isinstance(request, ParsedRequest)
         assert request_id is not None
-        names = {"result_id": result_id(request_id), "request_id": request_id}
+        names: dict[str, Any] = {"result_id": result_id(request_id), "request_id": request_id}
         if request.prompt == "fail":
             return failure_line(
                 request.custom_id, failed=Failed(1, "internal_error", "oops", 500, usage=USAGE), **names
