@@ -135,6 +135,30 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int
 
 
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine holds at one moment, and what it has done since it started.
+
+    `used_blocks` and `free_blocks` are of the KV memory, cached content that nobody uses being free;
+    `host_blocks` are swapped out. Of `query_tokens` that came the prefix cache had `hit_tokens`; it lost
+    `cache_evictions` blocks. Of `preemptions`, `swaps_out` went to the host, and `swaps_in` came back.
+    `step_budget`: tokens that a step may have now; memory ran out, and that shrank, `budget_shrinks` times.
+    """
+
+    running: int
+    waiting: int
+    used_blocks: int = 0
+    free_blocks: int = 0
+    host_blocks: int = 0
+    query_tokens: int = 0
+    hit_tokens: int = 0
+    cache_evictions: int = 0
+    preemptions: int = 0
+    swaps_out: int = 0
+    swaps_in: int = 0
+    step_budget: int = 0
+    budget_shrinks: int = 0
+
+
 class Engine(Protocol):
     """A continuous-batching engine, driven by its owner one step at a time; not thread-safe."""
 
@@ -164,6 +188,9 @@ class CountingEngine(Engine, Protocol):
 
     @property
     def num_waiting(self) -> int: ...
+
+    @property
+    def stats(self) -> EngineStats: ...
 
 
 # ------------------------------------------------------------- between a consumer and its engine process

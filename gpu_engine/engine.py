@@ -9,7 +9,14 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output, SamplingParams
+from headrace.gpu_engine.api import (
+    EngineError,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    Output,
+    SamplingParams,
+)
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.out_of_memory import SparingSteps
@@ -23,7 +30,7 @@ from headrace.gpu_engine.scheduling.request import Request
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook, Scheduler, StepOutcome
 from headrace.gpu_engine.scheduling.step import Runner, StepResult
 from headrace.gpu_engine.scheduling.turn import turn_of
-from headrace.gpu_engine.stats import EngineStats, read_stats
+from headrace.gpu_engine.stats import read_stats
 from headrace.gpu_engine.steps import PlainSteps, Steps
 from headrace.gpu_engine.text.contract import Tokenizer
 from headrace.gpu_engine.text.stream import open_text

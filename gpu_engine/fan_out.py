@@ -22,6 +22,7 @@ from headrace.gpu_engine.api import (
     EngineError,
     EngineInfo,
     EngineRequest,
+    EngineStats,
     Output,
     SamplingParams,
 )
@@ -53,6 +54,10 @@ class FanOut:
     @property
     def num_waiting(self) -> int:
         return self._engine.num_waiting
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._engine.stats
 
     def add(self, request: EngineRequest) -> EngineError | None:
         if _count(request.params) == 1 and request.id not in self._families:

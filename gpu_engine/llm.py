@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.gpu_engine.api import EngineInfo, SamplingParams
+from headrace.gpu_engine.api import EngineInfo, EngineStats, SamplingParams
 from headrace.gpu_engine.build import EngineUnusable, load_engine
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.entries import Completion
@@ -38,13 +38,18 @@ class LLM:
 
     def __init__(self, model: str = "", **config: Any) -> None:
         loaded = load_engine(EngineConfig(model=model, **config))
-        self._info = loaded.engine.info
+        self._engine = loaded.engine
         self._manager = RequestManager(loaded.engine, loaded.tokenizer)
 
     @property
     def info(self) -> EngineInfo:
         """What is served, and its limits."""
-        return self._info
+        return self._engine.info
+
+    @property
+    def stats(self) -> EngineStats:
+        """What the engine holds now, and has done: KV blocks, prefix cache hits, preemptions."""
+        return self._engine.stats
 
     @property
     def manager(self) -> RequestManager:

@@ -17,7 +17,14 @@ from hashlib import blake2b
 from itertools import count
 from typing import Final
 
-from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output, SamplingParams
+from headrace.gpu_engine.api import (
+    EngineError,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    Output,
+    SamplingParams,
+)
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.scheduling.limits import Limits
 from headrace.gpu_engine.scheduling.turn import Turn, turn_of
@@ -154,6 +161,11 @@ class SimEngine:
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def stats(self) -> EngineStats:
+        """There is no KV memory to tell of."""
+        return EngineStats(running=self.num_running, waiting=self.num_waiting, preemptions=self.preemptions)
 
     def add(self, request: EngineRequest) -> EngineError | None:
         if any(request.id in place for place in (self._running, self._waiting, self._ended)):

@@ -23,7 +23,7 @@ from headrace.consumer.prepare import Preparer
 from headrace.consumer.ready_file import write_ready_file
 from headrace.consumer.settings import ConsumerSettings
 from headrace.consumer.worker import Parts, Worker
-from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, Output
+from headrace.gpu_engine.api import EngineError, EngineInfo, EngineRequest, EngineStats, Output
 from headrace.gpu_engine.config import EngineConfig, SimConfig
 from headrace.gpu_engine.host import Pipe, run_engine
 from headrace.gpu_engine.text.sim import SimTokenizer
@@ -51,6 +51,10 @@ class StampingEngine:
     @property
     def num_waiting(self) -> int:
         return 0
+
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(running=self.num_running, waiting=self.num_waiting)
 
     def add(self, request: EngineRequest) -> EngineError | None:
         self._lengths[request.id] = (request.params.max_tokens or 1) - len(request.output_ids)

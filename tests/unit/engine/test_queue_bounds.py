@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.gpu_engine.api import EngineError
+from headrace.gpu_engine.fan_out import FanOut
 from tests.unit.engine.fakes import Bench, expected_tokens, request
 
 # ------------------------------------------------------------------------------ bounds
@@ -99,3 +100,11 @@ def test_the_statistics_tell_what_is_held_and_what_was_done() -> None:
     assert (then.query_tokens, then.hit_tokens) == (13 + 13 + 66, 12)
     assert then.cache_evictions > 0
     assert (then.preemptions, then.swaps_out, then.budget_shrinks, then.step_budget) == (0, 0, 0, 16)
+
+
+def test_an_engine_around_the_engine_tells_the_same() -> None:
+    bench = Bench()
+    bench.add(request("r", 4, 2))
+    bench.step()
+    assert FanOut(bench.engine).stats == bench.engine.stats
+    bench.run()

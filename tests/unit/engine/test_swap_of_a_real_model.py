@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Literal
 
 import pytest
 
@@ -22,7 +23,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["reference", "auto"])
 def test_swapped_requests_bring_the_tokens_that_they_bring_undisturbed(
-    tiny_model: TinyModel, attention: str
+    tiny_model: TinyModel, attention: Literal["reference", "auto"]
 ) -> None:
     config = EngineConfig(
         model=str(tiny_model("llama")),
