@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.gpu_engine.api import EngineInfo, EngineStats, SamplingParams
+from headrace.gpu_engine.api import EngineInfo, EngineStats, Grammar, SamplingParams
 from headrace.gpu_engine.build import EngineUnusable, load_engine
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.entries import Completion
@@ -21,6 +21,7 @@ __all__ = [
     "LLM",
     "Completion",
     "EngineUnusable",
+    "Grammar",
     "Prompt",
     "RequestManager",
     "SamplingParams",
