@@ -4,7 +4,7 @@
 |-------------|-----------------------------------------------------|----------------------------------|
 | INVALID     | bad parameter, too long, model of nobody, blob gone | fails at once, never retried     |
 | UNREADABLE  | bytes that are no message                           | dead letter with its reason      |
-| OVERDUE     | waited longer for its start than it may             | fails at once, 429               |
+| OVERDUE     | waited longer than it may, engine's own queue full  | fails at once, 429               |
 | STOPPED     | cancelled, deadline passed                          | ends with the text so far        |
 | SMALLER     | the engine runs out of memory                       | it preempts and goes on          |
 | TRANSIENT   | blob store or registry away, log of a newer version | retried, up to its deadline (1)  |
@@ -129,6 +129,8 @@ def refused_by_engine(error: EngineError, param: str) -> Failure:
     """`param`: what the user calls the parameter that the engine names."""
     if error.code == "internal_error":
         return Failure(Kind.BUG, error.code, error.message, INTERNAL, param)
+    if error.code == "rate_limit_exceeded":
+        return Failure(Kind.OVERDUE, error.code, error.message, TOO_MANY)
     return Failure(Kind.INVALID, error.code, error.message, BAD_REQUEST, param)
 
 

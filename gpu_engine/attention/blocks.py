@@ -31,13 +31,22 @@ class BlockStore:
         """Does the copies of a step, in the order that `memory.moves` asks for."""
         for block, slot in plan.copies_out:
             self._out(block, slot)
-        if plan.copies:
-            sources, blocks = torch.tensor(plan.copies, device=self._views[0].device).unbind(dim=1)
-            for view in self._views:
-                view[:, blocks] = view[:, sources]
+        self._copy(plan.copies)
         for slot, block in plan.copies_in:
             for view, host in zip(self._views, self._host, strict=True):
                 view[:, block].copy_(host[slot], non_blocking=True)
+
+    def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """All sources are read before any block is written. That takes memory only where one is both."""
+        sources = {source for source, _ in pairs}
+        if sources.isdisjoint(block for _, block in pairs):
+            for source, block in pairs:
+                for view in self._views:
+                    view[:, block].copy_(view[:, source])
+            return
+        read, written = torch.tensor(pairs, device=self._views[0].device).unbind(dim=1)
+        for view in self._views:
+            view[:, written] = view[:, read]
 
     def _out(self, block: int, slot: int) -> None:
         for view, host in zip(self._views, self._host, strict=True):

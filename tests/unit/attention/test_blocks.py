@@ -43,10 +43,13 @@ def holds(backend: AttentionBackend, before: list[torch.Tensor], block: int, con
 
 
 @backends
-def test_all_sources_are_read_before_any_block_is_written(factory: BackendFactory) -> None:
+@pytest.mark.parametrize("copies", [[(1, 2), (2, 3), (3, 1)], [(1, 2), (1, 3), (4, 5)]])
+def test_all_sources_are_read_before_any_block_is_written(
+    factory: BackendFactory, copies: list[tuple[int, int]]
+) -> None:
     backend, before = numbered(factory)
-    BlockStore(backend.storage).move(StepPlan(1, (), copies=[(1, 2), (2, 3), (3, 1)]))
-    assert all(holds(backend, before, block, content) for content, block in [(1, 2), (2, 3), (3, 1), (4, 4)])
+    BlockStore(backend.storage).move(StepPlan(1, (), copies=copies))
+    assert all(holds(backend, before, block, content) for content, block in [*copies, (0, 0)])
 
 
 @backends

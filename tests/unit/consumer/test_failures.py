@@ -34,6 +34,12 @@ def test_every_kind_has_its_row_in_the_table_and_its_policy() -> None:
             500,
             True,
         ),
+        (
+            failures.refused_by_engine(EngineError(code="rate_limit_exceeded", message="full"), ""),
+            Exit.DONE,
+            429,
+            True,
+        ),
         (failures.nobody_serves("m", ["a"]), Exit.DONE, 404, True),
         (failures.body_gone("swept"), Exit.DONE, 400, True),
         (failures.overdue(Lane.BATCH, 2000, 1000), Exit.DONE, 429, True),

@@ -1,4 +1,4 @@
-"""A real model's blocks go to the host and back, and its tokens stay the same."""
+"""A real model whose blocks go to the host and back, and whose steps run out of memory: the same tokens."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from random import Random
 from typing import Literal
 
 import pytest
+import torch
 
 from headrace.gpu_engine.api import SamplingParams
+from headrace.gpu_engine.attention.contract import StepAttention
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.runner import load_runner
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook
@@ -51,3 +53,39 @@ def test_swapped_requests_bring_the_tokens_that_they_bring_undisturbed(
     swapped, swaps = run(sometimes)
     assert swaps > 10
     assert swapped == undisturbed
+
+
+@pytest.mark.slow
+def test_a_real_forward_that_runs_out_of_memory_is_taken_again_and_changes_no_token(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(
+        model=str(tiny_model("llama")),
+        num_kv_blocks=120,
+        swap_space_bytes=1 << 22,
+        backend="torch",
+        threads=1,
+    )
+    random = Random(6)
+    prompts = [[random.randrange(2, 300) for _ in range(random.randint(3, 60))] for _ in range(5)]
+    runner = load_runner(config)
+    undisturbed, _ = run_all(make_engine(runner, config, 100), prompts, GREEDY)
+
+    model, failures = runner._model, []
+    forward = model.forward
+
+    def forward_in_little_memory(
+        token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention
+    ) -> torch.Tensor:
+        hidden = forward(token_ids, positions, step)  # the KV of a step that fails has been written
+        if len(token_ids) > 20 or (len(token_ids) > 1 and random.random() < 0.2):
+            failures.append(len(token_ids))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return hidden
+
+    monkeypatch.setattr(model, "forward", forward_in_little_memory)
+    engine = make_engine(runner, config, 100)
+    tight, _ = run_all(engine, prompts, GREEDY)
+    assert len(failures) > 5
+    assert engine.stats.budget_shrinks == len(failures)
+    assert tight == undisturbed
