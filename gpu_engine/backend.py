@@ -16,8 +16,9 @@ from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.load import LoadedModel, load_model
 from headrace.gpu_engine.native.attention import NativeAttention, suits
+from headrace.gpu_engine.native.declarations import Format
 from headrace.gpu_engine.native.decoder import NativeDecoder, can_run
-from headrace.gpu_engine.native.library import Format
+from headrace.gpu_engine.native.library import library
 from headrace.gpu_engine.native.pool import Pool
 
 _FORMATS: Final = {"float32": Format.FLOAT32, "int16": Format.INT16, "int8": Format.INT8}
@@ -63,10 +64,12 @@ def _why_not(config: EngineConfig, model: LoadedModel) -> str:
 
 
 def _go_native(config: EngineConfig, model: LoadedModel) -> LoadedModel:
-    threads = config.threads or len(os.sched_getaffinity(0))
+    kernels = library()
+    assert kernels is not None, "suits has seen them"
+    pool = Pool(config.threads or len(os.sched_getaffinity(0)), kernels=kernels, pin=config.pin_threads)
     form = _FORMATS[_weight_format(config)]
     assert isinstance(model.decoder, Decoder)
-    decoder = NativeDecoder(model.decoder, Pool(threads, pin=config.pin_threads), form, _cache_dtype(config))
+    decoder = NativeDecoder(model.decoder, pool, form, _cache_dtype(config))
     exact = form is Format.FLOAT32 and decoder.cache_dtype == torch.float32
     suffix = "" if exact else f"/{form.name.lower()}-{str(decoder.cache_dtype).removeprefix('torch.')}"
     return replace(

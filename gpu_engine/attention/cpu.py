@@ -6,14 +6,13 @@ or where the shape does not suit it (`suits`), the pure torch reference serves.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Final
 
 import torch
 
 from headrace.gpu_engine.attention.contract import KVSpec, RaggedBatch
-from headrace.gpu_engine.kernels.build import load_cpu_kernels
+from headrace.gpu_engine.native.library import library
 
 LANES: Final = 8
 """Head size and block size must be multiples of the kernel's vectors."""
@@ -28,7 +27,7 @@ def suits(spec: KVSpec) -> bool:
 
 def available() -> bool:
     """Whether the kernels are built, or can be."""
-    return load_cpu_kernels() is not None
+    return library() is not None
 
 
 class CpuAttention:
@@ -38,11 +37,11 @@ class CpuAttention:
     """
 
     def __init__(self, spec: KVSpec, num_blocks: int) -> None:
-        library = load_cpu_kernels()
-        assert library is not None, "ask available() first"
+        kernels = library()
+        assert kernels is not None, "ask available() first"
         assert suits(spec), spec
         self.spec = spec
-        self.kernel = _declare(library)
+        self.kernel: Callable[..., None] = kernels.paged_attention
         lanes = (spec.num_layers, num_blocks, spec.num_kv_heads)
         self.keys = torch.zeros(*lanes, spec.head_dim, spec.block_size)
         self.values = torch.zeros(*lanes, spec.block_size, spec.head_dim)
@@ -90,10 +89,3 @@ class CpuStep:
             *(spec.block_size, self.table_stride, spec.scale, backend.threads),
         )
         return out
-
-
-def _declare(library: ctypes.CDLL) -> Callable[..., None]:
-    kernel = library.paged_attention
-    kernel.restype = None
-    kernel.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_int] * 7 + [ctypes.c_float, ctypes.c_int]
-    return kernel

@@ -8,7 +8,8 @@ from typing import Final
 import torch
 
 from headrace.gpu_engine.attention.contract import KVSpec, RaggedBatch
-from headrace.gpu_engine.native.library import AttentionStruct, CacheFormat, StepStruct, library
+from headrace.gpu_engine.native.declarations import AttentionStruct, CacheFormat, StepStruct
+from headrace.gpu_engine.native.library import library
 from headrace.gpu_engine.native.pool import Pool
 
 CACHE_FORMATS: Final = {torch.float32: CacheFormat.FLOAT32, torch.bfloat16: CacheFormat.BF16}

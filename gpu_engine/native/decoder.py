@@ -18,7 +18,7 @@ from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.layers import GatedMLP, Linear, OffsetRMSNorm, RMSNorm
 from headrace.gpu_engine.native.attention import NativeAttention, NativeStep
-from headrace.gpu_engine.native.library import DecoderStruct, Format, Into, LayerStruct, LinearStruct
+from headrace.gpu_engine.native.declarations import DecoderStruct, Format, Into, LayerStruct, LinearStruct
 from headrace.gpu_engine.native.linear import PackedLinear, pack_linear
 from headrace.gpu_engine.native.pool import Pool
 

@@ -1,140 +1,17 @@
-"""The C interface of `kernels/cpu`, declared for ctypes. The structures mirror those of its headers."""
+"""The kernels that this process uses."""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
-from enum import IntEnum
 from functools import cache
-from typing import Final
 
 import torch
 
-from headrace.gpu_engine.kernels.build import load_cpu_kernels
-
-
-class Format(IntEnum):
-    """How weights are kept; see `kernels/cpu/formats.h`."""
-
-    FLOAT32 = 0
-    BF16 = 1
-    INT16 = 2
-    INT8 = 3
-
-
-class Into(IntEnum):
-    """What becomes of a product; see `kernels/cpu/linear.h`."""
-
-    STORE = 0
-    ADD = 1
-    GATED_SILU = 2
-    GATED_GELU = 3
-
-
-class CacheFormat(IntEnum):
-    FLOAT32 = 0
-    BF16 = 1
-
-
-class LinearStruct(Structure):
-    _fields_ = (
-        ("weights", c_void_p),
-        ("scales", c_void_p),
-        ("bias", c_void_p),
-        ("inputs", c_int32),
-        ("outputs", c_int32),
-        ("format", c_int32),
-    )
-
-
-class StepStruct(Structure):
-    _fields_ = (
-        ("slots", c_void_p),
-        ("query_start", c_void_p),
-        ("context_lens", c_void_p),
-        ("block_tables", c_void_p),
-        ("tokens", c_int32),
-        ("sequences", c_int32),
-        ("table_stride", c_int32),
-    )
-
-
-class AttentionStruct(Structure):
-    _fields_ = (
-        ("keys", c_void_p),
-        ("values", c_void_p),
-        ("query_norm", c_void_p),
-        ("key_norm", c_void_p),
-        ("cosines", c_void_p),
-        ("sines", c_void_p),
-        ("heads", c_int32),
-        ("kv_heads", c_int32),
-        ("head_size", c_int32),
-        ("rotated", c_int32),
-        ("block", c_int32),
-        ("window", c_int32),
-        ("cache_format", c_int32),
-        ("scale", c_float),
-        ("soft_cap", c_float),
-        ("eps", c_float),
-    )
-
-
-class LayerStruct(Structure):
-    _fields_ = (
-        ("attention", AttentionStruct),
-        ("qkv", LinearStruct),
-        ("output", LinearStruct),
-        ("gate_up", LinearStruct),
-        ("down", LinearStruct),
-        ("attention_norm", c_void_p),
-        ("post_attention_norm", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("post_mlp_norm", c_void_p),
-        ("gate", c_int32),
-    )
-
-
-class DecoderStruct(Structure):
-    _fields_ = (
-        ("layers", c_void_p),
-        ("norm", c_void_p),
-        ("head", LinearStruct),
-        ("num_layers", c_int32),
-        ("hidden", c_int32),
-        ("eps", c_float),
-    )
-
-
-_PROTOTYPES: Final = {
-    "headrace_pool": (c_void_p, [c_int, c_int]),
-    "headrace_free_pool": (None, [c_void_p]),
-    "headrace_lanes": (c_int, []),
-    "headrace_columns": (c_int, []),
-    "headrace_packed_bytes": (c_int64, [c_int] * 3),
-    "headrace_num_scales": (c_int64, [c_int] * 3),
-    "headrace_pack": (None, [c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_void_p]),
-    "headrace_linear": (
-        None,
-        [c_void_p, POINTER(LinearStruct), c_void_p, c_int, c_void_p, c_float, c_int, c_void_p],
-    ),
-    "headrace_attend": (
-        None,
-        [c_void_p, POINTER(AttentionStruct), POINTER(StepStruct), c_void_p, c_void_p],
-    ),
-    "headrace_forward": (None, [c_void_p, POINTER(DecoderStruct), POINTER(StepStruct), c_void_p]),
-    "headrace_logits": (None, [c_void_p, POINTER(DecoderStruct), c_void_p, c_int, c_void_p]),
-}
+from headrace.gpu_engine.native.choose import choose_library
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The kernels, or None where they cannot be had."""
+    """The fastest build of them, or None where there is none: torch serves then."""
     # One file of them, for torch's own decoder, takes its OpenMP from torch, which must have loaded it.
-    loaded = load_cpu_kernels() if torch.backends.openmp.is_available() else None
-    if loaded is None:
-        return None
-    for name, (result, arguments) in _PROTOTYPES.items():
-        function = getattr(loaded, name)
-        function.restype, function.argtypes = result, arguments
-    return loaded
+    return choose_library() if torch.backends.openmp.is_available() else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from headrace.gpu_engine.native.library import Format, Into, LinearStruct
+from headrace.gpu_engine.native.declarations import Format, Into, LinearStruct
 from headrace.gpu_engine.native.pool import Pool
 
 

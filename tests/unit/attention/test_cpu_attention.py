@@ -1,11 +1,8 @@
 """The C++ kernel gives what the torch reference gives, whatever the shape of the step."""
 
 import math
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,13 +10,9 @@ from hypothesis import strategies as st
 from headrace.gpu_engine.attention import cpu
 from headrace.gpu_engine.attention.contract import KVSpec, RaggedBatch
 from headrace.gpu_engine.attention.reference import ReferenceAttention
-from headrace.gpu_engine.kernels import build
+from tests.support.native import compiled
 
 BLOCKS = 128
-
-compiled = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="NO g++ HERE: the C++ attention kernel is not tested, torch serves"
-)
 
 
 def spec_of(group: int = 3, kv_heads: int = 2, dim: int = 32, block: int = 16) -> KVSpec:
@@ -120,23 +113,6 @@ def test_large_scores_neither_overflow_nor_vanish() -> None:
     native = cpu.CpuAttention(spec, BLOCKS).begin(batch).attend(0, q, k, v)
     reference = ReferenceAttention(spec, BLOCKS).begin(batch).attend(0, q, k, v)
     torch.testing.assert_close(native, reference, rtol=1e-4, atol=1e-3)
-
-
-def test_without_a_compiler_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    assert build.load_cpu_kernels() is None
-
-
-def test_a_user_without_a_home_or_with_one_that_is_read_only_has_no_kernels(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    (tmp_path / "file").touch()
-    assert build.load_cpu_kernels(tmp_path / "file" / "below a file") is None
-    monkeypatch.setattr(Path, "home", no_home)
-    assert build.load_cpu_kernels() is None
 
 
 def test_shapes_that_do_not_suit_the_kernel_are_left_to_the_reference() -> None:

@@ -13,12 +13,12 @@ from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.layers import GatedMLP
 from headrace.gpu_engine.models.load import load_model
 from headrace.gpu_engine.native.attention import NativeAttention, suits
+from headrace.gpu_engine.native.declarations import Format
 from headrace.gpu_engine.native.decoder import NativeDecoder, can_run
-from headrace.gpu_engine.native.library import Format
 from headrace.gpu_engine.native.pool import Pool
 from headrace.gpu_engine.scheduling.step import Chunk
 from tests.support.drive import GREEDY
-from tests.support.native import compiled
+from tests.support.native import compiled, pool_of
 from tests.support.tiny_models import CONFIGS, TinyModel
 
 pytestmark = compiled
@@ -43,7 +43,7 @@ CRUMBS: list[Pieces] = [
 
 @pytest.fixture(scope="module")
 def pool() -> Pool:
-    return Pool(2)
+    return pool_of(2)
 
 
 def torch_decoder(folder: Path) -> Decoder:
@@ -84,22 +84,30 @@ def logits_of(
     return {name: torch.cat(parts) for name, parts in found.items() if parts}
 
 
+def worst_error(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """The largest relative error of a sequence's logits, by norms."""
+    return max(float((actual[name] - one).norm() / one.norm()) for name, one in expected.items())
+
+
 @pytest.mark.parametrize("name", NATIVE)
 def test_every_family_gives_the_torch_decoders_logits(tiny_model: TinyModel, pool: Pool, name: str) -> None:
     decoder = torch_decoder(tiny_model(name))
     assert can_run(decoder.config)
     assert suits(decoder.kv_spec(BLOCK))
     expected = logits_of(decoder, ReferenceAttention(decoder.kv_spec(BLOCK), 16), TOGETHER)
-    for form, dtype, bound in (
-        (Format.FLOAT32, torch.float32, 2e-5),
-        (Format.INT16, torch.float32, 1e-2),
-        (Format.INT16, torch.bfloat16, 5e-2),
-        (Format.INT8, torch.bfloat16, 2e-1),
-    ):
+    for form, dtype, bound in ((Format.FLOAT32, torch.float32, 2e-5), (Format.INT16, torch.bfloat16, 5e-2)):
         actual = logits_of(*native_of(torch_decoder(tiny_model(name)), pool, form, dtype), TOGETHER)
-        for sequence, logits in expected.items():
-            error = float((actual[sequence] - logits).norm() / logits.norm())
-            assert error < bound, (form.name, sequence, error)
+        assert worst_error(actual, expected) < bound, form.name
+
+
+@pytest.mark.parametrize(("form", "bound"), [(Format.BF16, 2e-2), (Format.INT16, 5e-3), (Format.INT8, 2e-1)])
+def test_each_format_of_weights_costs_no_more_than_its_bits(
+    tiny_model: TinyModel, pool: Pool, form: Format, bound: float
+) -> None:
+    decoder = torch_decoder(tiny_model("llama"))
+    expected = logits_of(decoder, ReferenceAttention(decoder.kv_spec(BLOCK), 16), TOGETHER)
+    actual = logits_of(*native_of(decoder, pool, form, torch.float32), TOGETHER)
+    assert worst_error(actual, expected) < bound
 
 
 @pytest.mark.parametrize("form", Format)

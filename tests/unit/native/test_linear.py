@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import gelu, linear, silu
 
-from headrace.gpu_engine.native.library import Format, Into
+from headrace.gpu_engine.native.declarations import Format, Into
 from headrace.gpu_engine.native.linear import multiply, pack_linear
 from headrace.gpu_engine.native.pool import Pool
-from tests.support.native import compiled
+from tests.support.native import compiled, pool_of
 
 pytestmark = compiled
 
@@ -21,7 +21,7 @@ SHAPES = st.tuples(st.integers(1, 90), st.integers(1, 200))
 
 @pytest.fixture(scope="module")
 def pool() -> Pool:
-    return Pool(2)
+    return pool_of(2)
 
 
 def weights_of(outputs: int, inputs: int, seed: int = 0) -> torch.Tensor:
