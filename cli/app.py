@@ -25,6 +25,7 @@ COMMANDS = (
     *("gateway", "consumer", "plan", "trace"),
 )
 SERVICES = ("run", "up", "demo", "gateway", "consumer")
+SUPERVISED = ("gateway", "consumer")  # somebody starts these again: they say whether that is of any use
 DEBUG = "--debug"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -69,6 +70,8 @@ def execute(arguments: Sequence[str]) -> int:
         if debug:
             traceback.print_exception(error)
         sentence, code = explain(error)
+        if words[0] in SUPERVISED and may_pass(error):
+            code = ExitCode.UNREACHABLE
         print(SENTENCE + " ".join(sentence.split()), file=sys.stderr)
         return code
 
@@ -87,6 +90,13 @@ def explain(error: Exception) -> tuple[str, ExitCode]:
         words = usage().rstrip(".").replace("Value error, ", "")  # how pydantic begins the words of others
         return f"{words}; see `headrace --help`", ExitCode.COULD_NOT_RUN
     return f"unexpected error: {error!r}; run it again with {DEBUG} to see where", ExitCode.OUR_BUG
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same command line may work in a moment."""
+    from headrace.broker.errors import BrokerUnavailable
+
+    return isinstance(error, BrokerUnavailable)
 
 
 def told() -> tuple[type[Exception], ...]:

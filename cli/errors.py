@@ -17,6 +17,7 @@ class ExitCode(enum.IntEnum):
     SOME_FAILED = 1
     COULD_NOT_RUN = 2
     OUR_BUG = 70  # EX_SOFTWARE of sysexits.h
+    UNREACHABLE = 75  # EX_TEMPFAIL: a service found no broker that answers; start it again after a while
     INTERRUPTED = INTERRUPTED_STATUS
 
 

@@ -1,7 +1,7 @@
 """Child processes under supervision: started, awaited, restarted with backoff, stopped in order.
 
 start ──► running ──► ready ──► died ──► backoff ──► start …
-            │ exit 2 before it was ever ready, or several deaths in a row: given up (ChildFailed)
+            │ before it was ever ready: exit 2, several deaths, or exit 75 for minutes: given up (ChildFailed)
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from headrace.cli.ready_file import read_ready
 
 KILL_WAIT_S = 5.0
 LAST_WORDS_S = 0.2
+UNREACHABLE_S = 300.0  # a broker that we have just started ourselves answers by then, or never
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,14 @@ class Command:
 class Patience:
     """When to restart, and when to give up. A run of `healthy_s` seconds forgets earlier deaths. The longest
     delay is short: what serves again and again between its deaths is missed more than its starts cost.
-    `attempts`: deaths in a row before the process was ever ready that are tolerated."""
+    `attempts`: deaths before the process was ever ready that are tolerated; `unreachable_s`: for how long it
+    may say that its broker cannot be reached at the moment."""
 
     first_delay_s: float = 0.2
     longest_delay_s: float = 2.0
     healthy_s: float = 10.0
     attempts: int = 5
+    unreachable_s: float = UNREACHABLE_S
 
     def delay_s(self, deaths: int) -> float:
         """Exponential, with jitter so that children do not come back in step."""
@@ -60,7 +63,7 @@ class ChildFailed(Exception):
     def __init__(self, name: str, status: int, why: str) -> None:
         super().__init__(why)
         self.name = name
-        self.mistake = status == ExitCode.COULD_NOT_RUN
+        self.mistake = status in (ExitCode.COULD_NOT_RUN, ExitCode.UNREACHABLE)
 
 
 class Child:
@@ -116,14 +119,15 @@ class Child:
                 self._process.send_signal(number)
 
     async def _supervise(self) -> None:
-        deaths = 0
+        deaths, crashes, first = 0, 0, time.monotonic()
         while not self._stopping.is_set():
             began = time.monotonic()
             status = await self._run_once()
             if self._stopping.is_set():
                 return
             deaths = 1 if time.monotonic() - began > self._patience.healthy_s else deaths + 1
-            self._give_up_if_hopeless(status, deaths)
+            crashes += status != ExitCode.UNREACHABLE
+            self._give_up_if_hopeless(status, crashes, time.monotonic() - first)
             self._say(self.command.name, f"{self._why(status)}; starting it again")
             await self._pause(self._patience.delay_s(deaths))
             self.restarts += 1
@@ -185,13 +189,22 @@ class Child:
         if not line:
             return
         self._last_line = line
+        if self._stopping.is_set() and not self._was_ready:
+            return  # that its parts found each other gone when it was ended is no news
         if not line.startswith(SENTENCE):  # that one is told by whoever decides what follows from it
             self._say(self.command.name, line)
 
-    def _give_up_if_hopeless(self, status: int, deaths: int) -> None:
+    def _give_up_if_hopeless(self, status: int, crashes: int, tried_s: float) -> None:
         if self._was_ready:
             return
-        if status == ExitCode.COULD_NOT_RUN or deaths >= self._patience.attempts:
+        match status:
+            case ExitCode.COULD_NOT_RUN:
+                hopeless = True
+            case ExitCode.UNREACHABLE:
+                hopeless = tried_s >= self._patience.unreachable_s
+            case _:
+                hopeless = crashes >= self._patience.attempts
+        if hopeless:
             raise ChildFailed(self.command.name, status, self._why(status))
 
     def _why(self, status: int) -> str:

@@ -11,21 +11,26 @@ import asyncio
 import os
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.broker.connect import connect
 from headrace.broker.embedded.kafka import EmbeddedKafka, KafkaOptions
 from headrace.broker.embedded.valkey import EmbeddedValkey
+from headrace.broker.errors import BrokerUnavailable
+from headrace.cli.broker_keeper import BrokerKeeper, EmbeddedBroker
 from headrace.cli.broker_options import with_options
 from headrace.cli.engine_options import engine_arguments
-from headrace.cli.processes import Child, Command, Patience
+from headrace.cli.processes import UNREACHABLE_S, Child, Command, Patience
 from headrace.cli.settings import for_child
 from headrace.gpu_engine.config import EngineConfig
 
 POLL_S = 0.1
+ASK_AGAIN_S = 1.0
 EMBEDDED = ("redis", "kafka")  # the brokers that we can start ourselves
 
 
@@ -53,20 +58,6 @@ class StackOptions:
     gateway_arguments: tuple[str, ...] = ()
 
 
-class EmbeddedBroker(Protocol):
-    """A server that we start. `start` and `stop` block; started again it is where it was."""
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def alive(self) -> bool: ...
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 class Stack:
     """The processes, and what they say about themselves. `say(name, line)` gets what they print; it must
     not raise."""
@@ -75,6 +66,7 @@ class Stack:
         self._options = options
         self._say = say
         self._embedded = embedded_broker(options)
+        self._keeper = BrokerKeeper(self._embedded, partial(say, "broker")) if self._embedded else None
         self._gateways: list[Child] = []
         self._consumers: list[Child] = []
         self._grpc: str | None = None
@@ -82,33 +74,20 @@ class Stack:
 
     async def start(self) -> None:
         """Starts the broker, or checks that it answers (BrokerError where not), and the processes."""
-        if self._embedded is not None:
+        if self._embedded is not None and self._keeper is not None:
             if isinstance(self._embedded, EmbeddedKafka):
                 first = "" if self._embedded.fetched else "; this first time it is fetched (43 MB)"
                 self._say("broker", f"starting Kafka{first}")
-            await asyncio.to_thread(self._embedded.start)
+            await self._keeper.start()
             self.broker_url = self._embedded.url
-        broker = await connect(self._whole_broker_url, prefix=self._options.prefix)
-        await broker.close()
+        await self._look_at_broker()
         self._gateways, self._consumers = self._make_gateways(), self._make_consumers()
         for child in self._children:
             child.start()
 
     async def run(self) -> None:
-        """Keeps everything alive; raises ChildFailed, or BrokerError for the embedded one, where that is
-        hopeless, and returns after a drain."""
-        keeper = asyncio.ensure_future(self._keep_broker())
-        serving = asyncio.gather(*(child.wait() for child in self._children))
-        either: set[asyncio.Future[Any]] = {keeper, serving}
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if keeper.done():
-                await keeper
-            await serving
-        finally:
-            keeper.cancel()
-            serving.cancel()
-            await asyncio.gather(*either, return_exceptions=True)
+        """Keeps everything alive; raises ChildFailed where that is hopeless, and returns after a drain."""
+        await asyncio.gather(*(child.wait() for child in self._children))
 
     async def changes(self) -> AsyncIterator[dict[str, Any]]:
         """What the ready file shall say: once all are up, and again whenever that has changed."""
@@ -184,18 +163,23 @@ class Stack:
         command = Command(name, kind, (*argv, *arguments), ready_file, env)
         return Child(command, self._say, Patience())
 
-    async def _keep_broker(self) -> None:
-        """Restarts the embedded broker when it dies; its data is on disk."""
-        while self._embedded is not None:
-            await asyncio.sleep(POLL_S)
-            if not self._embedded.alive:
-                self._say("broker", "died; starting it again")
-                await asyncio.to_thread(self._embedded.start)
+    async def _look_at_broker(self) -> None:
+        """Whether it can be used at all. One of ours that was just started may take its time to answer, on a
+        machine with other things to do."""
+        end = time.monotonic() + (0 if self._embedded is None else UNREACHABLE_S)
+        while True:
+            try:
+                broker = await connect(self._whole_broker_url, prefix=self._options.prefix)
+                return await broker.close()
+            except BrokerUnavailable as error:
+                if time.monotonic() >= end:
+                    raise
+                self._say("broker", f"{error}; asking it again")
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def _stop_broker(self) -> None:
-        embedded, self._embedded = self._embedded, None
-        if embedded is not None:
-            await asyncio.to_thread(embedded.stop)
+        if self._keeper is not None:
+            await self._keeper.stop()
 
 
 def embedded_broker(options: StackOptions) -> EmbeddedBroker | None:

@@ -52,6 +52,11 @@ class Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def status(self) -> int | None:
+        """Its exit status, below 0 the signal that killed it; None while it runs."""
+        return self._process.poll()
+
     def wait(self) -> None:
         self._process.wait()
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import random
+import signal
 import socket
 import tempfile
 import time
@@ -90,6 +91,20 @@ def explain(error: OSError, folder: Path) -> str:
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"{folder} cannot be used as a folder, a file is in the way; choose another folder"
     return f"the folder {folder} cannot be used ({error.strerror or error}); choose another folder"
+
+
+def ended_early(server: str, status: int, log: Path) -> str:
+    """One sentence on a server that ended before it served, for a reason that we do not know from its log.
+    `status`: its exit status; below 0: the signal that killed it."""
+    if status < 0:
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+        how = f"was killed ({name}) while it started, by the system for want of memory, or by somebody"
+    else:
+        how = f"did not start (status {status})"
+    return (
+        f"{server} {how}; see {log}, look whether disk and memory have room and its port is free, "
+        "and start it again"
+    )
 
 
 def free_port() -> int:

@@ -69,6 +69,7 @@ class EmbeddedKafka:
         self._lock = FolderLock(self._folder / "kafka.lock")
         self._home: KafkaHome | None = None
         self._layout = _Layout("", ())
+        self._served = False
 
     @property
     def bootstrap(self) -> str:
@@ -106,6 +107,7 @@ class EmbeddedKafka:
         self._take_folder()
         try:
             self._start_on_some_ports(timeout_s)
+            self._served = True
         except BaseException:
             self.stop()
             raise
@@ -147,7 +149,7 @@ class EmbeddedKafka:
             try:
                 return self._start([node for node in self._nodes if not node.alive], timeout_s)
             except PortTaken:
-                if self._options.port:
+                if self._options.port or self._served:  # clients know these, and no others
                     raise
                 self._stop_nodes()
         raise EmbeddedUnusable("no free loopback ports were found for Kafka; name one")
@@ -164,7 +166,10 @@ class EmbeddedKafka:
             raise EmbeddedUnusable(explain(error, self._folder)) from error
 
     def _choose_ports(self, anew: bool) -> None:
-        """Those of the last time, unless somebody else has them now."""
+        """Those of the last time, unless somebody else has them now. Once it has served, no others will do:
+        clients know these."""
+        if self._served:
+            return
         path = self._folder / "cluster.json"
         known = _Layout.read(path)
         if known is not None and len(known.ports) != self._options.nodes:

@@ -27,6 +27,7 @@ from headrace.broker.embedded.folder import (
     LOOPBACK,
     EmbeddedUnusable,
     FolderLock,
+    ended_early,
     explain,
     free_port,
     probe_writing,
@@ -48,6 +49,7 @@ class EmbeddedValkey:
         self._folder = Path(data_dir).absolute()
         self._port = port
         self._any_port = port == 0
+        self._served = False
         self._child: Child | None = None
 
     @property
@@ -75,9 +77,11 @@ class EmbeddedValkey:
             if self._any_port and (self._port == 0 or attempt > 0):
                 self._port = free_port()
             try:
-                return self._start_once(timeout_s)
+                self._start_once(timeout_s)
+                self._served = True
+                return
             except _PortTaken:
-                if not self._any_port:
+                if not self._any_port or self._served:  # clients know this one, and no other
                     raise
         raise EmbeddedUnusable("no free loopback port was found; name one, or use a unix socket")
 
@@ -112,11 +116,11 @@ class EmbeddedValkey:
                 begin = output.tell()
                 if self._port is None:
                     self._socket_path().unlink(missing_ok=True)  # of a server that was killed
-                self._child = Child(self._command(), output, keep_open=[lock.descriptor])
-                lock.sign(self._child.pid)
+                child = self._child = Child(self._command(), output, keep_open=[lock.descriptor])
+                lock.sign(child.pid)
         except OSError as error:
             raise EmbeddedUnusable(explain(error, self._folder)) from error
-        self._await_answer(time.monotonic() + timeout_s, begin)
+        self._await_answer(child, time.monotonic() + timeout_s, begin)
 
     def _prepare(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -145,20 +149,23 @@ class EmbeddedValkey:
             settings |= {"unixsocket": str(self._socket_path()), "unixsocketperm": "700"}
         return [binary, *(word for name, value in settings.items() for word in (f"--{name}", value))]
 
-    def _await_answer(self, deadline: float, log_begin: int) -> None:
+    def _await_answer(self, child: Child, deadline: float, log_begin: int) -> None:
         """A port may be answered by somebody else's server: only ours, known by its process id, counts."""
-        assert self._child is not None
         while time.monotonic() < deadline:
-            if not self._child.alive:
-                log = (self._folder / "valkey.log").read_bytes()[log_begin:].decode(errors="replace")
-                raise self._failure(log)
-            if _answering_pid(self._address()) == self._child.pid:
+            if child.status is not None:
+                raise self._failure(child.status, log_begin)
+            if _answering_pid(self._address()) == child.pid:
                 return
             time.sleep(0.005)
         self.stop()
-        raise EmbeddedUnusable(f"the server on {self._folder} did not answer in time; see its valkey.log")
+        raise EmbeddedUnusable(
+            f"the server on {self._folder} did not answer in time; see its valkey.log: a large file may need "
+            "longer to load, or the machine may be too busy"
+        )
 
-    def _failure(self, log: str) -> EmbeddedUnusable:
+    def _failure(self, status: int, log_begin: int) -> EmbeddedUnusable:
+        path = self._folder / "valkey.log"
+        log = path.read_bytes()[log_begin:].decode(errors="replace") if path.is_file() else ""
         if "Address already in use" in log:
             return _PortTaken(
                 f"port {self._port} is taken by another program; stop it or choose another port"
@@ -170,8 +177,7 @@ class EmbeddedValkey:
                 f"the queue's file in {self._folder} is damaged; restore it, or move the folder away "
                 "to begin anew"
             )
-        last = log.strip().rpartition("\n")[2]
-        return EmbeddedUnusable(f"the server on {self._folder} did not start: {last or 'it said nothing'}")
+        return EmbeddedUnusable(ended_early(f"the server on {self._folder}", status, path))
 
     def _address(self) -> str | tuple[str, int]:
         return str(self._socket_path()) if self._port is None else (LOOPBACK, self._port)

@@ -14,7 +14,7 @@ from typing import Any
 import kafka.errors as ke
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from headrace.broker.errors import BrokerRefused, BrokerUnavailable
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.clients import Clients
 
 _READY_S = 15.0
@@ -64,12 +64,16 @@ class TopicMaker:
             if error is ke.TopicAlreadyExistsError:  # another process was quicker
                 there_now.append(topic["name"])
             elif error is not ke.NoError:
-                why = topic.get("error_message") or error.__name__
-                raise BrokerRefused(
-                    f"{self._clients.servers} does not create the topic {topic['name']}: {why}"
-                )
+                raise self._not_made(topic["name"], error, topic.get("error_message") or error.__name__)
         await self._until_ready([plan.name for plan in plans])
         await self._check([plan for plan in plans if plan.name in there_now])
+
+    def _not_made(self, topic: str, error: type[ke.KafkaError], why: str) -> BrokerError:
+        """A node that starts, or is too busy for its heartbeats, is there but "fenced": that passes."""
+        servers = self._clients.servers
+        if error.retriable or "fenced" in why:
+            return BrokerUnavailable(f"{servers} does not create the topic {topic} at the moment: {why}")
+        return BrokerRefused(f"{servers} does not create the topic {topic}: {why}")
 
     async def _until_ready(self, names: Sequence[str]) -> None:
         """A new topic can be used once each partition has a leader."""
@@ -87,6 +91,8 @@ class TopicMaker:
         if not self._replication:
             cluster = await self._clients.admin(lambda admin: admin.describe_cluster())
             nodes = len(cluster["brokers"])
+            if not nodes:
+                raise BrokerUnavailable(f"{self._clients.servers} has no node that serves at the moment")
             wanted = self._clients.settings.replication or (3 if nodes >= 3 else 1)
             if wanted > nodes:
                 raise BrokerRefused(f"replication={wanted} needs as many nodes, and the cluster has {nodes}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace.broker.embedded.apache_kafka.home import KafkaHome
 from headrace.broker.embedded.apache_kafka.properties import write_properties
 from headrace.broker.embedded.child import Child
-from headrace.broker.embedded.folder import EmbeddedUnusable
+from headrace.broker.embedded.folder import EmbeddedUnusable, ended_early
 
 _STARTED = "Kafka Server started"
 _STOP_PATIENCE_S = 15.0
@@ -38,7 +38,8 @@ class Node:
 
     @property
     def alive(self) -> bool:
-        return self._child is not None and self._child.alive
+        child = self._child
+        return child is not None and child.alive
 
     @property
     def pid(self) -> int:
@@ -49,6 +50,10 @@ class Node:
     def data(self) -> Path:
         return self._folder / "data"
 
+    @property
+    def _log_path(self) -> Path:
+        return self._folder / "kafka.log"
+
     def start(self, home: KafkaHome, cluster: str, properties: Mapping[str, str], lock: int) -> None:
         """Starts the process; `await_started` waits for it. `lock`: a descriptor that it shall hold open.
         Raises OSError where its folder cannot be used."""
@@ -57,20 +62,19 @@ class Node:
             format_storage(self.data, home.formatted, self.number, cluster)
         settings = self._folder / "server.properties"
         write_properties(settings, properties)
-        with open(self._folder / "kafka.log", "ab") as output:
+        with open(self._log_path, "ab") as output:
             self._log_begin = output.tell()
             command = home.command("kafka.Kafka", str(settings), heap_mb=self._heap_mb)
             self._child = Child(command, output, keep_open=[lock])
 
     def started(self) -> bool:
         """Whether it serves clients; raises EmbeddedUnusable where it ended instead."""
-        alive = self.alive
+        child = self._child  # another thread may stop it meanwhile
+        status = child.status if child is not None else -signal.SIGTERM
         log = self._log()
-        if _STARTED in log:
-            return True
-        if not alive:
-            raise self._failure(log)
-        return False
+        if status is not None:
+            raise self._failure(status, log)
+        return _STARTED in log
 
     def stop(self, patience_s: float = _STOP_PATIENCE_S) -> None:
         """Ends it in order, or after a while all the same; its data stay."""
@@ -91,11 +95,11 @@ class Node:
             self._child.wait()
 
     def _log(self) -> str:
-        with open(self._folder / "kafka.log", "rb") as log:
+        with open(self._log_path, "rb") as log:
             log.seek(self._log_begin)
             return log.read().decode(errors="replace")
 
-    def _failure(self, log: str) -> EmbeddedUnusable:
+    def _failure(self, status: int, log: str) -> EmbeddedUnusable:
         if "Address already in use" in log:
             return PortTaken(
                 f"a port of Kafka's node {self.number} is taken by another program; "
@@ -109,9 +113,11 @@ class Node:
             return EmbeddedUnusable(
                 f"Kafka's node {self.number} found no memory for a heap of {self._heap_mb} MB; free some"
             )
-        errors = [line for line in log.splitlines() if "ERROR" in line or "Exception" in line]
-        last = (errors or log.strip().splitlines() or ["it said nothing"])[-1][:500]
-        return EmbeddedUnusable(f"Kafka's node {self.number} in {self._folder} did not start: {last}")
+        server = f"Kafka's node {self.number} in {self._folder}"
+        if "ConfigException" in log:
+            [wrong, *_] = (line for line in log.splitlines() if "ConfigException" in line)
+            return EmbeddedUnusable(f"{server} did not start: {wrong[:500]}; set that property right")
+        return EmbeddedUnusable(ended_early(server, status, self._log_path))
 
 
 def new_cluster_id() -> str:

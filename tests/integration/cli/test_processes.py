@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,14 @@ async def until_ready(child: Child, without: int | None = None) -> int:
             ready = child.ready()
             if ready is not None and ready["script"] != without:
                 return int(ready["script"])
+            await asyncio.sleep(0.005)
+
+
+async def until_said(said: Said, line: str) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            if line in said:
+                return
             await asyncio.sleep(0.005)
 
 
@@ -119,6 +128,49 @@ async def test_a_users_mistake_at_the_start_is_given_up_at_once_with_its_sentenc
     assert caught.value.mistake
     assert child.restarts == 0
     assert said == ["c: loading"], "the sentence is told by whoever gives up, once"
+
+
+UNREACHABLE = """
+import sys
+def tried():
+    open(sys.argv[1] + ".tries", "a").write("x")
+    return len(open(sys.argv[1] + ".tries").read())
+def unreachable():
+    sys.exit(print("headrace: nobody answers") or 75)
+"""
+
+
+async def test_a_broker_that_is_slow_to_answer_ends_no_child_for_good(make: Make, said: Said) -> None:
+    child = make(UNREACHABLE + "tried() > 6 or unreachable()\n" + SERVE)
+    child.start()
+    await until_ready(child)
+    assert child.restarts == 6 > HASTY.attempts
+    assert said == ["c: nobody answers; starting it again"] * 6
+
+
+async def test_a_broker_that_never_answers_ends_a_child_after_a_while(tmp_path: Path, said: Said) -> None:
+    patience = replace(HASTY, unreachable_s=0.0)
+    argv = (sys.executable, "-S", "-c", UNREACHABLE + "unreachable()", str(tmp_path / "ready"))
+    child = Child(Command("c", "script", argv, tmp_path / "ready"), said, patience)
+    child.start()
+    with pytest.raises(ChildFailed, match=r"^nobody answers$") as caught:
+        await child.wait()
+    assert caught.value.mistake
+
+
+async def test_what_the_parts_of_a_child_say_while_it_is_ended_before_it_was_ready_is_no_news(
+    make: Make, said: Said
+) -> None:
+    script = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit('my parent is gone'))\n"
+        "print('loading', flush=True); time.sleep(60)"
+    )
+    child = make(script)
+    child.start()
+    await until_said(said, "c: loading")
+    await child.stop(grace_s=30)
+    assert said == ["c: loading"]
 
 
 async def test_its_end_is_noticed_while_a_grandchild_still_holds_its_output(make: Make) -> None:

@@ -123,6 +123,38 @@ def check_commands(spawn: Spawn, folder: Path, ready: dict[str, Any], request_id
     assert "interactive" in headrace("queue")
 
 
+def test_a_broker_that_is_killed_again_while_it_starts_again_does_not_end_the_stack(
+    spawn: Spawn, tmp_path: Path
+) -> None:
+    process, ready = up(spawn, tmp_path)
+    killed: set[int] = set()
+
+    def shot() -> bool:
+        for pid in server_of(tmp_path / "d" / "broker") - killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        return len(killed) >= 4
+
+    eventually(shot, "four brokers to be killed, each as soon as it is there")
+    eventually(lambda: answers(ready["grpc"]), "an answer by way of a broker that lives")
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert "starting it again" in errors
+
+
+def answers(target: str) -> bool:
+    with suppress(grpc.RpcError):
+        return bool("".join(event.delta.text for event in ask(target, "Hi")))
+    return False
+
+
+def server_of(folder: Path) -> set[int]:
+    """The process id of the Valkey that has its data there, if it lives."""
+    text = (folder / "valkey.lock").read_text()
+    return {int(text)} if text and alive(int(text)) else set()
+
+
 @pytest.mark.timeout(240)
 def test_a_stack_on_a_kafka_of_its_own_answers_heals_and_drains(spawn: Spawn, tmp_path: Path) -> None:
     require_kafka()
@@ -202,5 +234,6 @@ def test_a_port_that_is_taken_ends_the_stack_with_its_sentence(spawn: Spawn, tmp
         process = spawn("up", *SIM, "--grpc-port", port, "--data-dir", tmp_path / "d")
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
-    assert f"127.0.0.1:{port}" in errors
+    [line] = errors.splitlines()  # and nothing of the consumer that was ended for it
+    assert f"127.0.0.1:{port}" in line
     assert "Traceback" not in errors

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from headrace.broker.embedded.folder import EmbeddedUnusable, explain
+from headrace.broker.embedded import valkey
+from headrace.broker.embedded.folder import EmbeddedUnusable, ended_early, explain
 from headrace.broker.embedded.valkey import EmbeddedValkey
 
 
@@ -141,6 +142,43 @@ def test_a_damaged_file_is_told_from_a_torn_end(tmp_path: Path) -> None:
     file.write_bytes(b"not a command\r\n" + data)
     with pytest.raises(EmbeddedUnusable, match="is damaged; restore it"):
         EmbeddedValkey(tmp_path).start()
+
+
+def test_one_that_is_killed_while_it_starts_says_so_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = EmbeddedValkey(tmp_path)
+    monkeypatch.setattr(valkey, "_answering_pid", lambda _: os.kill(server.pid, signal.SIGKILL))
+    with pytest.raises(EmbeddedUnusable) as caught:
+        server.start()
+    said = str(caught.value)
+    assert said.startswith(f"the server on {tmp_path} was killed (SIGKILL) while it started")
+    assert f"see {tmp_path / 'valkey.log'}" in said
+    assert "Configuration loaded" not in said  # a line of the log that happens to be the last one
+    monkeypatch.undo()
+    server.start()
+    server.stop()
+
+
+def test_a_server_that_ends_by_itself_is_told_with_its_status_and_its_log(tmp_path: Path) -> None:
+    said = ended_early("the server", 3, tmp_path / "a.log")
+    assert said.startswith("the server did not start (status 3); see ")
+    assert "disk and memory have room" in said
+    assert "(signal 99)" in ended_early("the server", -99, tmp_path / "a.log")
+
+
+def test_a_port_of_our_choice_stays_once_clients_know_it(tmp_path: Path) -> None:
+    server = EmbeddedValkey(tmp_path, port=0)
+    server.start()
+    url = server.url
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    server.stop()
+    taken = pytest.raises(EmbeddedUnusable, match="is taken by another program")
+    with socket.create_server(("127.0.0.1", port)), taken:
+        server.start()
+    server.start()
+    assert server.url == url
+    server.stop()
 
 
 def test_the_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:

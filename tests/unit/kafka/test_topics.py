@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from headrace.broker.errors import BrokerRefused
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.clients import Clients
 from headrace.broker.kafka.settings import KafkaSettings
 from headrace.broker.kafka.topics import Topics
@@ -82,3 +83,34 @@ async def test_a_refusal_of_one_reply_topic_leaves_the_others_alone() -> None:
     with pytest.raises(BrokerRefused):
         await topics.reply("headrace.reply.wrong")
     await topics.reply("headrace.reply.right")
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "kind"),
+    [
+        (
+            38,
+            "Unable to replicate the partition 1 time(s): All brokers are currently fenced.",
+            BrokerUnavailable,
+        ),
+        (41, "This is not the correct controller for this cluster.", BrokerUnavailable),
+        (44, "Request parameters do not satisfy the configured policy.", BrokerRefused),
+    ],
+)
+async def test_a_node_that_is_only_starting_is_no_refusal(
+    code: int, why: str, kind: type[BrokerError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = OneNode()
+    answer = {"topics": [{"name": "headrace.results", "error_code": code, "error_message": why}]}
+    monkeypatch.setattr(node, "create_topics", lambda *_, **__: answer)
+    with pytest.raises(kind, match=re.escape(why)):
+        await topics_of(node).shared()
+
+
+async def test_a_cluster_whose_nodes_all_start_just_now_is_worth_another_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = OneNode()
+    monkeypatch.setattr(node, "describe_cluster", lambda: {"brokers": []})
+    with pytest.raises(BrokerUnavailable, match="no node that serves"):
+        await topics_of(node).shared()
