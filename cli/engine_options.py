@@ -46,7 +46,7 @@ HELP = {
     "swap_space_bytes": "Host memory for KV blocks of preempted requests; 0: none.",
     "watermark": "Share of KV blocks that stays free when requests are admitted.",
     "priority_ageing_ms": "How long higher lanes may go before a waiting request of a lower one.",
-    "trace_path": "Record each step in this file; `headrace trace` draws it.",
+    "trace_path": "Record each step in this file ({pid}: the engine's process); `headrace trace` draws it.",
     "threads": "CPU threads of the engine.",
     "pin_threads": "Bind each thread of the native kernels to one CPU.",
     "sim_first_token_ms": "Time to the first token.",
@@ -131,7 +131,7 @@ def _options(model: type[BaseModel], prefix: str) -> list[inspect.Parameter]:
 def _metavar(name: str, field: FieldInfo) -> str | None:
     """What stands for the value in the help; None where that lists the choices."""
     unit = name.rpartition("_")[2]
-    if name == "model" or unit in ("ms", "bytes"):
+    if name == "model" or unit in ("ms", "bytes", "path", "policy"):
         return unit.upper()
     return "N" if field.annotation in (int, float, int | None) else None
 

@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -56,11 +57,13 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TraceFile:
-    """Writes a trace, some lines at a time. Raises TraceError where the file cannot be opened."""
+    """Writes a trace, some lines at a time; `{pid}` in its path stands for this process, since engines of
+    several consumers must not share a file. Raises TraceError where the file cannot be opened."""
 
     def __init__(self, path: str, header: TraceHeader) -> None:
         try:
-            self._file: IO[bytes] = Path(path).expanduser().open("wb")
+            place = Path(path.replace("{pid}", str(os.getpid()))).expanduser()
+            self._file: IO[bytes] = place.open("wb")
         except OSError as error:
             raise TraceError(
                 f"The trace cannot be written to {path} ({error.strerror}); name another file."

@@ -10,7 +10,7 @@ import torch
 
 from headrace.gpu_engine.scheduling.step import StepPlan
 
-_PROBES: Final = 3
+_PROBES: Final = 8
 
 
 class BlockStore:

@@ -76,6 +76,11 @@ def test_lines_are_written_together_and_none_is_lost_when_the_trace_is_closed(tm
     assert len(read_trace(path).steps) == 5
 
 
+def test_engines_of_several_processes_write_files_of_their_own(tmp_path: Path) -> None:
+    TraceFile(str(tmp_path / "trace-{pid}.jsonl"), HEADER).close()
+    assert os.listdir(tmp_path) == [f"trace-{os.getpid()}.jsonl"]
+
+
 def test_a_line_that_is_half_written_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     whole = recorded(path)
