@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
 
 from headrace.gpu_engine.api import Grammar
@@ -23,6 +23,10 @@ from headrace.gpu_engine.sampling.known import KnownTokens
 Allowed = npt.NDArray[np.bool_]
 
 LONGEST_COMPLAINT: Final = 600
+
+LEXER_FUEL: Final = 500_000
+"""Half of what llguidance grants by default for preparing a grammar's tokens. A schema with 10,000 enumerated
+strings needs less; a regular expression that is made to be expensive holds up its first step half as long."""
 
 
 class GrammarError(Exception):
@@ -72,7 +76,8 @@ class GuideMaker:
         """Raises GrammarError in the parser's words, also where the output so far does not follow it."""
         if self._tokenizer is None:
             self._tokenizer = LLTokenizer(self._source, n_vocab=self._vocab_size, eos_token=self._eos_ids)
-        matcher = LLMatcher(self._tokenizer, _compile(grammar), log_level=0)
+        limits = LLParserLimits(initial_lexer_fuel=LEXER_FUEL, verbose_errors=False)
+        matcher = LLMatcher(self._tokenizer, _compile(grammar), log_level=0, limits=limits)
         guide = Guide(matcher, self._vocab_size, known)
         guide.catch_up(self._eos_ids)
         if matcher.is_error():
@@ -123,6 +128,6 @@ def _choice(choices: Sequence[str]) -> str:
 
 
 def _first_lines(complaint: str) -> str:
-    """llguidance appends the whole grammar and its state to some errors."""
-    text = complaint.partition("\n<state>")[0].strip()
+    """Without the mark where llguidance leaves out its state and the whole grammar."""
+    text = complaint.removesuffix("<non-verbose/>").strip()
     return text if len(text) <= LONGEST_COMPLAINT else text[:LONGEST_COMPLAINT] + "…"
