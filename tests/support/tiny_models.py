@@ -74,6 +74,12 @@ GEMMA: dict[str, Any] = COMMON | {
     "initializer_range": 0.12,
 }
 
+CAPS: dict[str, Any] = {
+    "query_pre_attn_scalar": 24,
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 5.0,
+}
+
 EXPERTS: dict[str, Any] = {
     "head_dim": 32,
     "num_experts": 8,
@@ -104,7 +110,7 @@ CONFIGS: dict[str, Any] = {
     "phi3-long": lambda: Phi3Config(
         **COMMON, rope_parameters=LONG_ROPE, original_max_position_embeddings=200, pad_token_id=0
     ),
-    "gemma2": lambda: Gemma2Config(**GEMMA | {"query_pre_attn_scalar": 24}),
+    "gemma2": lambda: Gemma2Config(**GEMMA | CAPS),
     "gemma3": lambda: Gemma3TextConfig(
         **GEMMA,
         layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
