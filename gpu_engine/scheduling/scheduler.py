@@ -10,7 +10,8 @@ A step hands out the budget in this order:
        preempting the one with least work in the lowest lane, if need be (`eviction`)
     2. waiting requests join, by the rules of `turn`: in what is free, or in the place of lower lanes
        (`gathering`, `joining`)
-    3. running requests with a longer gap: as much as the budget still gives, whose turn it is first (`chunks`)
+    3. running requests with a longer gap: as much as the budget still gives, whose turn it is first
+       (`chunks`)
 
 So a prompt of the highest lane gets its first tokens in the step after it came, whatever lower lanes do: all
 of the budget but one token for each decode, and none for one step in MAX_OVERTAKES where a prompt of a lower
