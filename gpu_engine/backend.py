@@ -32,7 +32,7 @@ def load_backend(config: EngineConfig) -> tuple[LoadedModel, BackendFactory]:
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    model = load_model(config.model, _load_dtype(config), config.load_format)
+    model = load_model(config.model, _load_dtype(config), config.load_format, config.max_total_tokens)
     if _is_native(config, model.decoder):
         return _go_native(config, model), NativeAttention
     if config.weight_format not in ("auto", "float32"):

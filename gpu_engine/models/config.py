@@ -65,6 +65,7 @@ class ModelConfig:
     local_rope         their rotary embedding
     attention_softcap  bends scores to cap * tanh(score / cap), as `logit_softcap` does logits (Gemma 2)
     experts            a mixture of experts in some layers
+    long_context       the longest sequence with the long factors of LongRoPE (Phi-3); see `stretch`
     """
 
     architecture: str
@@ -95,3 +96,4 @@ class ModelConfig:
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     experts: ExpertsConfig | None = None
+    long_context: int | None = None

@@ -17,6 +17,7 @@ from headrace.gpu_engine.models.folder import CONFIG, read_folder_config, read_h
 from headrace.gpu_engine.models.foreign.load import draw_foreign, load_foreign
 from headrace.gpu_engine.models.registry import is_family
 from headrace.gpu_engine.models.shapes import tensor_shapes
+from headrace.gpu_engine.models.stretch import stretch
 from headrace.gpu_engine.models.weights.dummy import RandomTensors
 from headrace.gpu_engine.models.weights.fingerprint import fingerprint_files
 from headrace.gpu_engine.models.weights.gguf import GgufFile
@@ -37,9 +38,12 @@ class LoadedModel:
     decoder: CausalDecoder
 
 
-def load_model(model: str, dtype: torch.dtype, load_format: LoadFormat = "auto") -> LoadedModel:
-    """Loads a folder, a GGUF file or a hub id; `dummy` needs the folder's config.json only. Raises
-    ModelError with a sentence for the user."""
+def load_model(
+    model: str, dtype: torch.dtype, load_format: LoadFormat = "auto", longest: int | None = None
+) -> LoadedModel:
+    """Loads a folder, a GGUF file or a hub id; `dummy` needs the folder's config.json only. `longest`: how
+    many tokens the user wants of a sequence at most, where he says so. Raises ModelError with a sentence for
+    the user."""
     path = resolve_model(model)
     name = model_name(model, path)
     if path.is_dir() and not is_family(read_model_type(path)):
@@ -48,7 +52,9 @@ def load_model(model: str, dtype: torch.dtype, load_format: LoadFormat = "auto")
     shapes = tensor_shapes(config)
     num_bytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
     require_memory(num_bytes, f"The weights of {model} take", "use a smaller model, or bfloat16")
-    decoder = Decoder(config, Tensors(source, shapes, dtype))
+    stretched = stretch(config, longest)
+    decoder = Decoder(stretched, Tensors(source, shapes, dtype))
+    fingerprint += "" if stretched is config else "/long"
     return LoadedModel(name, fingerprint, num_bytes, decoder)
 
 

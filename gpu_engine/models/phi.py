@@ -13,9 +13,8 @@ from headrace.gpu_engine.models.hf_rope import read_rope
 def read_phi3(config: Any) -> ModelConfig:
     """Our config of a transformers `Phi3Config`.
 
-    LongRoPE turns a whole sequence by other frequencies once it is longer than the original context, so
-    that all its keys would have to be computed anew. A model with it is therefore served up to its original
-    context, where its answers are exact.
+    Of a model with LongRoPE it is the one for sequences up to its original context; `stretch` gives the
+    other.
     """
     rope = read_rope(
         config.rope_parameters,
@@ -24,8 +23,12 @@ def read_phi3(config: Any) -> ModelConfig:
         share=config.rope_parameters.get("partial_rotary_factor", 1.0),
     )
     longest = config.max_position_embeddings
-    if rope.kind == "longrope":
-        longest = min(longest, rope.original_context)
+    is_long = rope.kind == "longrope" and longest > rope.original_context
     return read_decoder(
-        config, rope=rope, max_context=longest, fused_projections=True, windows=windows_everywhere(config)
+        config,
+        rope=rope,
+        max_context=rope.original_context if is_long else longest,
+        long_context=longest if is_long else None,
+        fused_projections=True,
+        windows=windows_everywhere(config),
     )

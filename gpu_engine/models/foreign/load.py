@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from transformers import AutoModelForCausalLM
 
+from headrace.gpu_engine.memory.errors import is_out_of_memory
 from headrace.gpu_engine.memory.machine import require_memory
 from headrace.gpu_engine.models.errors import ModelError, one_line
 from headrace.gpu_engine.models.foreign.check import require_same_answers
@@ -51,7 +52,9 @@ def _wrap(config: Any, make: Callable[[], Any]) -> TransformersDecoder:
         model = make().eval()
         decoder = TransformersDecoder(sizes, model)
         require_same_answers(model, decoder)
-    except (*LIBRARY_ERRORS, ImportError, NotImplementedError) as error:
+    except (*LIBRARY_ERRORS, ImportError, RuntimeError, AssertionError) as error:
+        if is_out_of_memory(error):
+            raise
         if isinstance(error, KeyError) and error.args == (NAME,):
             raise no_interface(sizes.architecture) from error  # its own table of classes lacks the name
         raise ModelError(

@@ -66,6 +66,27 @@ def test_half_precision_rounds_about_where_transformers_does(tmp_path: Path, nam
     assert (logits_of(decoder, prompt).float() - exact).abs().mean() < 1.2 * theirs
 
 
+# --------------------------------------------------------------------------------------------- LongRoPE
+
+
+def test_the_long_factors_serve_where_longer_sequences_are_asked_for(tmp_path: Path) -> None:
+    folder = save_tiny_model("phi3-long", tmp_path)
+    prompt = torch.randint(384, (230,), generator=torch.Generator().manual_seed(5)).tolist()
+    short, long = (load_model(str(folder), torch.float32, longest=n) for n in (200, 201))
+    assert (short.decoder.config.max_context, long.decoder.config.max_context) == (200, 512)
+    assert short.fingerprint != long.fingerprint
+    expected = reference_logits(folder, prompt, torch.float32)
+    atol = 2e-5 * float(expected.abs().max())
+    torch.testing.assert_close(logits_of(long.decoder, prompt), expected, rtol=0, atol=atol)
+
+
+def test_models_without_long_factors_are_as_long_as_they_are(tmp_path: Path) -> None:
+    folder = save_tiny_model("phi3", tmp_path)
+    one, two = (load_model(str(folder), torch.float32, longest=n) for n in (None, 10_000))
+    assert one.fingerprint == two.fingerprint
+    assert two.decoder.config.max_context == 512
+
+
 # ---------------------------------------------------------------------------------------------- experts
 
 

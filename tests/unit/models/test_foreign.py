@@ -155,6 +155,8 @@ def test_a_config_that_cannot_be_served_is_refused_before_anything_is_read(
         ({"model_type": "gpt_oss"}, "adds sinks"),
         ({"model_type": "deepseek_v3", "n_group": 1}, "differ in size"),
         ({"model_type": "olmo2", "num_key_value_heads": 3}, "differ in size"),
+        ({"model_type": "olmo2", "pad_token_id": 999}, "cannot be run through transformers (Padding_idx"),
+        ({"model_type": "helium", "head_dim": 24}, "helium"),
     ],
 )
 def test_a_model_that_cannot_be_paged_is_refused_by_name(
