@@ -53,6 +53,11 @@ class Started(msgspec.Struct, frozen=True):
     lone_deaths: int = 0
     alone: bool = False
 
+    @property
+    def is_mark(self) -> bool:
+        """Whether its owner has yet to read the body. Readers are told nothing of it."""
+        return not self.fingerprint
+
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Natural log of a token's probability, and (id, log probability) of the likeliest in its place."""

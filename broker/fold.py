@@ -7,8 +7,8 @@ the same text wherever they attach. Rules (delivery protocol, section 1):
   lower epoch is void;
 - a `delta` counts only if its `seq` is the next one, so a duplicate append is void;
 - `started` that keeps fewer tokens than there are is a restart: the answer begins anew, `seq` goes on;
-- `started` without a fingerprint counts for epoch and deaths alone, its owner has not read the body yet: seed
-  and fingerprint stay those of the one before;
+- `started` without a fingerprint (a mark) counts for epoch and deaths alone, its owner has not read the body
+  yet: seed and fingerprint stay those of the one before, and nobody is shown it;
 - the first valid `finished` or `failed` ends the log;
 - `moved` with the place of another log says that it goes on there, where epochs begin anew: another partition
   counts its own. Whoever reads a log feeds the fold nothing of the old place behind the first valid one;
@@ -105,7 +105,7 @@ class Fold:
 
     def _start(self, event: Started) -> None:
         self.epoch = event.epoch
-        self.started = event if event.fingerprint else self._of_the_past(event)
+        self.started = self._of_the_past(event) if event.is_mark else event
         if event.kept < len(self.token_ids):
             self.token_ids.clear()
             self.pieces.clear()

@@ -1,9 +1,9 @@
 """The lines that a stream on a reply topic gets, beside the events that they tell of.
 
 A request asks for them by `stream` and `reply_to`. `lines.output.chunk_line` says what a chunk is and how a
-reader puts them together; here is decided which there are: one for each delta with text, and after each
-`started` one that says all so far again, from the beginning. So a reader needs to know nothing of owners,
-engines and restarts.
+reader puts them together; here is decided which there are: one for each delta with text, and with the first
+`started` of an owner, or of an epoch, one that says all so far again, from the beginning. So a reader needs
+to know nothing of owners, engines and restarts, and no two chunks of one (`epoch`, `seq`) are ever made.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from headrace.broker.events import Delta, Event, Started
 from headrace.broker.lines.output import chunk_line
 from headrace.consumer.inflight import InFlight
+from headrace.consumer.outbox import Outbox
 
 
 def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created: int) -> list[bytes]:
@@ -24,7 +25,7 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
     outbox = flight.outbox
     deltas = [event for event in events if isinstance(event, Delta)]
     offset, content = outbox.characters, "".join(delta.text for delta in deltas)
-    if isinstance(events[0], Started):
+    if isinstance(events[0], Started) and not _goes_on(outbox):
         offset, content = 0, flight.text[: offset + len(content)]
     if not content:
         return []
@@ -39,3 +40,9 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
         content=content,
     )
     return [chunk]
+
+
+def _goes_on(outbox: Outbox) -> bool:
+    """Whether this owner has begun under this epoch: what it states now is that its engine died."""
+    stated = outbox.stated
+    return stated is not None and stated.epoch == outbox.epoch and not stated.is_mark

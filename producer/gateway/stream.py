@@ -4,9 +4,12 @@ What a reader sees is a function of the log and of the cursor it attached with. 
 through `Fold`, so void events are never shown, and a reader that re-attaches behind any event it was given
 sees what an unbroken reader sees.
 
-    log      started  delta 0  delta 1 │ started(kept 0)      delta 2  finished
-    stream   started  delta 0  delta 1 │ restarted  started   delta 2  finished
+    log      started  delta 0  delta 1 │ mark  started(kept 0)      delta 2  finished
+    stream   started  delta 0  delta 1 │       restarted  started   delta 2  finished
                          cursor ───────┘ a reader that attaches here gets what follows
+
+A mark (`Started.is_mark`) is a word of consumers among themselves: a take-over is one `started`, with or
+without it.
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ class StreamView:
 
     def _translate(self, cursor: str, event: Event) -> pb.StreamEvent | None:
         match event:
-            case Started():
+            case Started() if not event.is_mark:
                 started = pb.StreamStarted(consumer=event.consumer, kept=event.kept)
                 return self._event(cursor, started=started)
             case Delta():
@@ -91,7 +94,7 @@ class StreamView:
                 return self._event(cursor, finished=_finished(event))
             case Failed():
                 return self._event(cursor, failed=_failed(event))
-        return None  # fences and moves are no business of a reader
+        return None  # marks, fences and moves are no business of a reader
 
     def _event(
         self,

@@ -42,6 +42,7 @@ class Topic:
 
     log: list[Event] = field(default_factory=list)
     chunks: list[bytes] = field(default_factory=list)
+    made: list[bytes] = field(default_factory=list)  # each once, whatever became of it
     epoch: int = 0
 
     def text(self) -> str:
@@ -51,12 +52,23 @@ class Topic:
         return reader.text
 
 
-def begin(topic: Topic, *, keeps: bool = True, reply_to: str | None = "t", stream: bool = True) -> InFlight:
-    """An owner takes the request over."""
+def begin(
+    topic: Topic,
+    *,
+    keeps: bool = True,
+    marked: bool = False,
+    reply_to: str | None = "t",
+    stream: bool = True,
+) -> InFlight:
+    """An owner takes the request over; `marked`: it has read the body only when the log said so."""
     topic.epoch += 1
     state = fold(topic.log)
     flight = InFlight(delivery(stream=stream, reply_to=reply_to), 0.0)
     flight.opened(Opened(OpenOutcome.RUN, topic.epoch, state, False, NOW_MS))
+    if marked:
+        flight.mark(Started(topic.epoch, "c", "d", 0, b"h", "", kept=len(state.token_ids)), 0.0)
+        assert publish(topic, flight) == []
+        acknowledge(flight)
     flight.parsed = ParsedRequest("/v1/chat/completions", "c", "m", None, None, Sampling())
     kept = len(state.token_ids) if keeps else 0
     replayed = Prepared([1], SamplingParams(), state.text if keeps else "")
@@ -75,6 +87,7 @@ def publish(topic: Topic, flight: InFlight, *, lands: str = "events and chunks")
     chunks = chunks_of(flight, events, model="m", created=1)
     topic.log.extend(events if "events" in lands else ())
     topic.chunks.extend(chunks if "chunks" in lands else ())
+    topic.made.extend(chunks)
     return chunks
 
 
@@ -108,6 +121,31 @@ def test_who_takes_over_says_all_so_far_again() -> None:
     assert fields["choices"][0]["delta"]["content"] == "Hello"
 
 
+def test_who_has_marked_the_request_first_says_all_so_far_again_too() -> None:
+    topic = Topic()
+    flight = begin(topic)
+    flight.received(Output(id="k", token_ids=[1], text="Hello"), 0.0)
+    publish(topic, flight)
+    successor = begin(topic, marked=True)
+    [chunk] = publish(topic, successor)
+    assert json.loads(chunk)["choices"][0]["delta"]["content"] == "Hello"
+
+
+def test_an_owner_whose_engine_died_says_nothing_twice() -> None:
+    topic = Topic()
+    flight = begin(topic)
+    flight.received(Output(id="k", token_ids=[1], text="Hello"), 0.0)
+    publish(topic, flight)
+    acknowledge(flight)
+    flight.state_deaths(alone=False)
+    assert publish(topic, flight) == []
+    acknowledge(flight)
+    flight.received(Output(id="k", token_ids=[2], text=" you"), 0.0)
+    [chunk] = publish(topic, flight)
+    assert json.loads(chunk)["offset"] == 5
+    assert topic.text() == "Hello you"
+
+
 def test_nobody_who_did_not_ask_gets_chunks() -> None:
     for asks in ({"reply_to": None}, {"stream": False}):
         topic = Topic()
@@ -117,7 +155,8 @@ def test_nobody_who_did_not_ask_gets_chunks() -> None:
 
 
 FATES = ["nothing", "events", "chunks", "events and chunks"]
-MOVES = ["token", "silent", "publish", *FATES, "take over", "restart", "death", "repeat", "stale"]
+TAKE_OVERS = ["take over", "marked take over", "restart", "marked restart"]
+MOVES = ["token", "silent", "publish", *FATES, *TAKE_OVERS, "death", "repeat", "stale"]
 
 
 @settings(deadline=None, max_examples=300)
@@ -140,9 +179,9 @@ def test_a_reader_that_follows_the_rule_ends_up_with_the_text_of_the_log(
                 publish(topic, flight, lands=fate)
                 topic.epoch += 1
                 assert flight.outbox.reopened(topic.epoch, fold(topic.log), NOW_MS)
-            case "take over" | "restart":
+            case take_over if take_over in TAKE_OVERS:
                 stale.append(flight)
-                flight = begin(topic, keeps=move == "take over")
+                flight = begin(topic, keeps="restart" not in move, marked="marked" in move)
             case "death":
                 flight.state_deaths(alone=False)
             case "repeat" if topic.chunks:
@@ -154,3 +193,5 @@ def test_a_reader_that_follows_the_rule_ends_up_with_the_text_of_the_log(
     flight.received(Output(id="k", token_ids=[0], text="end"), 0.0)
     publish(topic, flight)
     assert topic.text() == fold(topic.log).text
+    places = [(chunk["epoch"], chunk["seq"]) for chunk in map(json.loads, topic.made)]
+    assert len(set(places)) == len(places), "what is repeated can be told apart"

@@ -17,6 +17,11 @@ def started(epoch: int, kept: int = 0, body_hash: bytes = b"") -> Started:
     return Started(epoch, f"consumer-{epoch}", "queue/1", 0, body_hash, fingerprint="f", kept=kept)
 
 
+def mark(epoch: int, kept: int = 0) -> Started:
+    """What an owner writes before it reads the body, where somebody had the request before."""
+    return Started(epoch, f"consumer-{epoch}", "queue/1", 0, b"", fingerprint="", kept=kept)
+
+
 def delta(epoch: int, seq: int, text: str) -> Delta:
     return Delta(epoch, seq, (seq,), text)
 
@@ -85,6 +90,35 @@ def test_a_fence_is_not_shown_and_a_duplicate_append_neither() -> None:
     assert kinds(stream(log)) == ["started", "delta", "finished"]
 
 
+def test_a_take_over_is_one_started_also_where_its_owner_marks_it_first() -> None:
+    log: list[Event] = [
+        started(1),
+        delta(1, 0, "He"),
+        mark(2, kept=1),
+        started(2, kept=1),
+        delta(2, 1, "llo"),
+    ]
+    events = stream(logged([*log, Finished(2, "stop")]))
+    assert kinds(events) == ["started", "delta", "started", "delta", "finished"]
+    assert (events[2].started.consumer, events[2].started.kept, events[2].epoch) == ("consumer-2", 1, 2)
+    assert kinds(stream(logged(log), cursor="c2")) == ["started", "delta"]
+    assert kinds(stream(logged(log), cursor="c3")) == ["started", "delta"]
+
+
+def test_a_mark_alone_is_not_shown_and_voids_what_its_forerunner_still_writes() -> None:
+    log = logged(
+        [started(1), delta(1, 0, "He"), mark(2, kept=1), delta(1, 1, "XXX"), Failed(2, "lost", "lost")]
+    )
+    assert kinds(stream(log)) == ["started", "delta", "failed"]
+
+
+def test_a_restart_behind_a_mark_is_told_once() -> None:
+    log = logged([started(1), delta(1, 0, "Here"), mark(2, kept=1), started(2, kept=0), delta(2, 1, "Hi")])
+    events = stream(log)
+    assert kinds(events) == ["started", "delta", "restarted", "started", "delta"]
+    assert shown(events) == "Hi"
+
+
 RESTARTED = logged(
     [
         started(1),
@@ -133,6 +167,7 @@ def test_the_accepted_event_leads_back_to_the_beginning() -> None:
 OWNER = st.integers(1, 4)
 ANY_EVENT = st.one_of(
     st.builds(started, OWNER, st.integers(0, 4)),
+    st.builds(mark, OWNER, st.integers(0, 4)),
     st.builds(delta, OWNER, st.integers(0, 5), st.sampled_from(["a", "bc", ""])),
     st.builds(Fence, OWNER),
     st.builds(lambda epoch: Finished(epoch, "stop"), OWNER),
