@@ -198,4 +198,4 @@ class MovingMachine(RuleBasedStateMachine):
 
 
 TestMovingMachine = MovingMachine.TestCase
-TestMovingMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestMovingMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
