@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator, Sequence  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from benchmarks.queue_bench import kill, latency, memory, noop, preempt, scaling, tax  # noqa: E402
-from benchmarks.queue_bench.machine import describe  # noqa: E402
 from benchmarks.queue_bench.peer_list import PEERS  # noqa: E402
-from benchmarks.queue_bench.report import CannotRun, Row, Verdict, as_json, missing, show  # noqa: E402
 from benchmarks.queue_bench.settings import BenchSettings, BrokerKind  # noqa: E402
+from benchmarks.shared.machine import describe  # noqa: E402
+from benchmarks.shared.report import CannotRun, Row, Verdict, as_json, missing, show  # noqa: E402
 
 MEASUREMENTS: dict[str, Callable[[BenchSettings], Iterator[Row]]] = {
     noop.NAME: noop.run,

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from benchmarks.queue_bench.figures import median, percentile
 from benchmarks.queue_bench.ours import Service, service, stamping_consumer
-from benchmarks.queue_bench.report import CannotRun, Row, Target, missing
 from benchmarks.queue_bench.servers import running_server
 from benchmarks.queue_bench.settings import BenchSettings, BrokerKind
 from benchmarks.queue_bench.stamps import made_at
+from benchmarks.shared.figures import median, percentile
+from benchmarks.shared.report import CannotRun, Row, Target, missing
 from headrace.broker.lines.request import Sampling
 from headrace.producer.client import Client
 

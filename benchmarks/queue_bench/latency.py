@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.queue_bench.figures import percentile
 from benchmarks.queue_bench.ours import service, stamping_consumer
-from benchmarks.queue_bench.report import CannotRun, Row, Target, missing
 from benchmarks.queue_bench.servers import running_server
 from benchmarks.queue_bench.settings import BenchSettings, BrokerKind
 from benchmarks.queue_bench.stamps import made_at
+from benchmarks.shared.figures import percentile
+from benchmarks.shared.report import CannotRun, Row, Target, missing
 from headrace.broker.lines.request import Sampling
 from headrace.producer.client import Client
 

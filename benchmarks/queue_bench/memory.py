@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from benchmarks.queue_bench.ours import SIM, completion, connected, service
-from benchmarks.queue_bench.processes import rss_mib
-from benchmarks.queue_bench.report import CannotRun, Row, Target, missing
 from benchmarks.queue_bench.servers import running_server
 from benchmarks.queue_bench.settings import BenchSettings, BrokerKind
+from benchmarks.shared.processes import rss_mib
+from benchmarks.shared.report import CannotRun, Row, Target, missing
 from headrace.broker.contract import Broker
 from headrace.broker.message import Lane
 from headrace.producer.backoff import RetryPolicy

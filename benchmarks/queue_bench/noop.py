@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks.queue_bench.figures import best
 from benchmarks.queue_bench.noop_run import Speed, measure
 from benchmarks.queue_bench.ours import NO_OP, OurContestant, connected, service
 from benchmarks.queue_bench.peer_list import PEERS, Peer
-from benchmarks.queue_bench.peer_run import environment, running_peer, versions
-from benchmarks.queue_bench.report import CannotRun, Row, Target, missing
+from benchmarks.queue_bench.peer_run import running_peer
 from benchmarks.queue_bench.servers import rabbitmq, running_server
 from benchmarks.queue_bench.settings import BenchSettings, BrokerKind
+from benchmarks.shared.environments import environment, versions
+from benchmarks.shared.figures import best
+from benchmarks.shared.report import CannotRun, Row, Target, missing
 
 NAME: Final = "noop"
 _UNIT: Final = "requests/s"
@@ -64,7 +65,7 @@ def _measure_ours(settings: BenchSettings, kind: BrokerKind) -> Speed:
 
 def _peer(settings: BenchSettings, peer: Peer, speeds: dict[Peer, Speed]) -> Iterator[Row]:
     try:
-        python = environment(peer, settings.cache)
+        python = environment(peer.name, peer.packages, settings.cache)
         work = settings.folder(f"{NAME}-{peer.name}")
         with (
             _server_of(peer, settings, work) as url,
@@ -74,7 +75,7 @@ def _peer(settings: BenchSettings, peer: Peer, speeds: dict[Peer, Speed]) -> Ite
     except (CannotRun, TimeoutError) as error:
         yield missing(NAME, peer.name, error)
         return
-    yield _row(versions(peer, python), speeds[peer], peer.how)
+    yield _row(versions(peer.packages, python), speeds[peer], peer.how)
 
 
 @contextlib.contextmanager

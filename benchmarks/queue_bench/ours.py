@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.queue_bench.noop_run import Contestant
-from benchmarks.queue_bench.processes import cpu_seconds, family, held, last_words, running, wait_until
-from benchmarks.queue_bench.report import CannotRun
+from benchmarks.shared.processes import cpu_seconds, family, held, last_words, running, wait_until
+from benchmarks.shared.report import CannotRun
 from headrace.broker.connect import connect
 from headrace.broker.contract import Broker, ResultLine
 from headrace.broker.errors import BrokerError

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.queue_bench.figures import median
 from benchmarks.queue_bench.ours import completion, connected, service
 from benchmarks.queue_bench.real_engine import engine_arguments, prompts
-from benchmarks.queue_bench.report import CannotRun, Row, Target, missing
 from benchmarks.queue_bench.servers import running_server
 from benchmarks.queue_bench.settings import BenchSettings, BrokerKind
+from benchmarks.shared.figures import median
+from benchmarks.shared.report import CannotRun, Row, Target, missing
 from headrace.broker.lines.request import Sampling
 from headrace.broker.message import Lane
 from headrace.producer.client import Client

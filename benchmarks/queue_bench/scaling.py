@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from benchmarks.queue_bench.ours import SIM, OurContestant, connected, service
-from benchmarks.queue_bench.processes import held
-from benchmarks.queue_bench.report import CannotRun, Row, Target, missing
 from benchmarks.queue_bench.servers import running_server
 from benchmarks.queue_bench.settings import BenchSettings, BrokerKind
+from benchmarks.shared.processes import held
+from benchmarks.shared.report import CannotRun, Row, Target, missing
 
 NAME: Final = "scaling"
 _STEP_MS, _TOKENS, _BATCH = 20, 10, 8

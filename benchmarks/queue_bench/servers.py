@@ -10,9 +10,9 @@ from pathlib import Path
 
 import redis
 
-from benchmarks.queue_bench.processes import last_words, running, wait_until
-from benchmarks.queue_bench.report import CannotRun
 from benchmarks.queue_bench.settings import BrokerKind, Fsync
+from benchmarks.shared.processes import last_words, running, wait_until
+from benchmarks.shared.report import CannotRun
 from headrace.broker.embedded.folder import LOOPBACK, free_port, port_is_free
 from headrace.broker.embedded.kafka import EmbeddedKafka
 from headrace.broker.embedded.valkey import EmbeddedValkey

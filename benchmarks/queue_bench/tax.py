@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.queue_bench.ours import ROOT, service
-from benchmarks.queue_bench.processes import cpu_seconds
 from benchmarks.queue_bench.real_engine import engine_arguments, prompts, threads
-from benchmarks.queue_bench.report import CannotRun, Row, Target, missing
 from benchmarks.queue_bench.servers import running_server
 from benchmarks.queue_bench.settings import BenchSettings, BrokerKind
+from benchmarks.shared.processes import cpu_seconds
+from benchmarks.shared.report import CannotRun, Row, Target, missing
 from headrace.broker.lines.request import Sampling
 from headrace.broker.message import Lane
 from headrace.producer.client import Client

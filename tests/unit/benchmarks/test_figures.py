@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.queue_bench.figures import Best, backlog_size, best, median, percentile
+from benchmarks.queue_bench.figures import backlog_size
+from benchmarks.shared.figures import Best, best, median, percentile
 
 NUMBERS = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=50)
 

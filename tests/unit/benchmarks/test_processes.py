@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 PARENT = """
 import sys, time
 from pathlib import Path
-from benchmarks.queue_bench.processes import running
+from benchmarks.shared.processes import running
 nap = "import time; print(1, flush=True); time.sleep(60)"
 with running([sys.executable, "-c", nap], Path(sys.argv[1])) as child:
     child.stdout.readline()

@@ -5,7 +5,7 @@ import json
 
 from rich.console import Console
 
-from benchmarks.queue_bench.report import Row, Target, Verdict, as_json, missing, number, show
+from benchmarks.shared.report import Row, Target, Verdict, as_json, missing, number, show
 
 SPEED = Row("noop", "ours", 2500.0, "requests/s", Target("at least", 2000))
 SLOW = Row("latency", "p99", 15.2, "ms", Target("at most", 15))
