@@ -22,7 +22,7 @@ from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.out_of_memory import SparingSteps
 from headrace.gpu_engine.sampling.controls_maker import ControlsMaker
 from headrace.gpu_engine.sampling.guide import GrammarError
-from headrace.gpu_engine.scheduling.admission import OutputEstimate
+from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.limits import Limits
 from headrace.gpu_engine.scheduling.policies import load_policy
 from headrace.gpu_engine.scheduling.queue_bounds import QueueBounds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import Admission
@@ -30,6 +30,7 @@ class Joining:
         self._admission = admission
         self._budget = budget
         self._clock = clock
+        self._gaps = Gaps(())
 
     def let_join(self, *, in_short_supply: bool) -> None:
         """What is free belongs to the one that is due, or to running requests where memory is in short
@@ -38,6 +39,7 @@ class Joining:
         line, running = self._roster.line, self._roster.running
         self._roster.let_in(now)
         line.age(now)
+        self._look()
         blocked = 0
         for request in line.candidates(max(0, self._admission.max_running - len(running)) + LOOKAHEAD):
             due = line.due()
@@ -58,8 +60,7 @@ class Joining:
         running = self._roster.running
         if not self._admission.has_slot(request, running, in_place=in_place):
             return False
-        order = request.turn.order
-        ahead = sum(other.gap for other in running if other.gap == 1 or other.turn.order < order)
+        ahead = self._gaps.ahead_of(request)
         gives_way = in_place or len(running) >= self._admission.max_running
         return ahead - gives_way < self._budget.tokens
 
@@ -71,5 +72,47 @@ class Joining:
             return False
         for victim in victims:
             self._roster.preempt(victim)
+        if victims:
+            self._look()
         self._roster.join(request, prefix, now)
+        self._admission.joined(request)
+        self._gaps.joined(request)
         return True
+
+    def _look(self) -> None:
+        """At those that run now; what is found out about them holds until one loses its place."""
+        self._admission.look(self._roster.running)
+        self._gaps = Gaps(self._roster.running)
+
+
+class Gaps:
+    """What running requests have to compute, in the order in which a step serves them.
+
+    `running` is the live list, counted when somebody asks, since most steps have no place to give.
+    """
+
+    def __init__(self, running: Sequence[Request]) -> None:
+        self._running = running
+        self._is_counted = False
+        self._decodes = 0
+        self._longer: list[tuple[tuple[int, float, int], int]] = []
+
+    def joined(self, request: Request) -> None:
+        """It is among the running ones now."""
+        if self._is_counted:
+            self._count(request)
+
+    def ahead_of(self, request: Request) -> int:
+        """Tokens that are served before any of `request`: a decode's always are."""
+        if not self._is_counted:
+            self._is_counted = True
+            for other in self._running:
+                self._count(other)
+        order = request.turn.order
+        return self._decodes + sum(gap for other, gap in self._longer if other < order)
+
+    def _count(self, request: Request) -> None:
+        if request.gap == 1:
+            self._decodes += 1
+        else:
+            self._longer.append((request.turn.order, request.gap))

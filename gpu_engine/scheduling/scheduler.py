@@ -28,10 +28,11 @@ import msgspec
 
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.admission import Admission, OutputEstimate
+from headrace.gpu_engine.scheduling.admission import Admission
 from headrace.gpu_engine.scheduling.budget import StepBudget
 from headrace.gpu_engine.scheduling.chunks import ChunkCutter
 from headrace.gpu_engine.scheduling.eviction import Eviction, PreemptHook
+from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.gathering import Gathering
 from headrace.gpu_engine.scheduling.joining import Joining
 from headrace.gpu_engine.scheduling.policies import BatchingPolicy, Continuous

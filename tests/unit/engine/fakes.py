@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 from headrace.gpu_engine.api import EngineRequest, Output, SamplingParams, TokenLogprobs
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.engine import StepEngine
-from headrace.gpu_engine.scheduling.admission import OutputEstimate
+from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
 

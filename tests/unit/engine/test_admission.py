@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.admission import OutputEstimate, peak_blocks
+from headrace.gpu_engine.scheduling.forecast import Forecast, OutputEstimate, peak_blocks
+from headrace.gpu_engine.scheduling.joining import Gaps
 from headrace.gpu_engine.scheduling.preemption import MAX_EVICTIONS
 from headrace.gpu_engine.scheduling.request import Request, Status
 from headrace.gpu_engine.scheduling.turn import MAX_OVERTAKES, Turn
@@ -39,6 +40,32 @@ def test_the_peak_is_that_of_a_step_by_step_simulation(requests: list[tuple[int,
     """All grow by one block at a time and give everything back once grown."""
     simulated = max(sum(held + time for growth, held in requests if growth >= time) for time in range(11))
     assert peak_blocks(requests) == simulated
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_what_a_step_keeps_of_its_running_requests_is_what_it_would_find_out_anew(seed: int) -> None:
+    """Requests of all lanes join one after another, each after some of them have asked."""
+    random = Random(seed)
+    estimate = OutputEstimate(random.choice([2.0, 40.0]))
+    memory = KVMemory(400, 4)
+    running: list[Request] = []
+    kept, gaps = Forecast(memory, estimate), Gaps(running)
+    kept.look(running)
+    for number in range(12):
+        joiner = waiting(f"r{number}", random.randint(0, 3), number)
+        joiner.token_ids += [1] * random.randint(0, 30)
+        anew = Forecast(memory, estimate)
+        anew.look(running)
+        if random.random() < 0.7:
+            assert kept.peak_with(joiner, 5) == anew.peak_with(joiner, 5)
+            assert gaps.ahead_of(joiner) == Gaps(running).ahead_of(joiner)
+        joiner.start(memory.acquire([], joiner.num_tokens), 0, 4)
+        joiner.num_computed_tokens = random.randrange(joiner.num_tokens)
+        joiner.turn.stay_tokens = random.randint(0, 1)
+        running.append(joiner)
+        kept.joined(joiner)
+        gaps.joined(joiner)
 
 
 def test_no_requests_have_no_peak() -> None:

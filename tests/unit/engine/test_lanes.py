@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.admission import Admission, OutputEstimate
+from headrace.gpu_engine.scheduling.admission import Admission
 from headrace.gpu_engine.scheduling.budget import StepBudget
+from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.request import Request, Status
 from headrace.gpu_engine.scheduling.scheduler import Scheduler
 from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
@@ -486,6 +487,7 @@ def test_who_joins_in_anothers_place_preempts_somebody_though_there_is_room() ->
     bench.step()
     user, running = bench.add("user", USER, prompt=30), bench.running
     admission = Admission(bench.memory, 3, StepBudget(64), 0.0, OutputEstimate())
+    admission.look(running)
     assert admission.make_room(user, [], running, in_place=False) == []
     assert admission.make_room(user, [], running, in_place=True) == [bench.requests["r1"]]
     late = bench.add("late", BATCH, prompt=30)

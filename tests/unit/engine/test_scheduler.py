@@ -6,7 +6,7 @@ import pytest
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.admission import OutputEstimate
+from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.preemption import MAX_EVICTIONS, choose_victims, eagerness_to_yield
 from headrace.gpu_engine.scheduling.request import TRANSITIONS, Request, Status
 from headrace.gpu_engine.scheduling.scheduler import Scheduler
