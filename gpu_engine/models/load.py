@@ -64,8 +64,8 @@ def _load_foreign(name: str, path: Path, dtype: torch.dtype, load_format: LoadFo
     if load_format == "dummy":
         decoder, fingerprint = draw_foreign(config, dtype), fingerprint_files([path / CONFIG], "dummy")
     else:
-        folder = SafetensorsFolder(path)
-        decoder = load_foreign(folder, path, config, dtype)
+        folder = SafetensorsFolder(path)  # first, since it tells of damaged files in our own words
+        decoder = load_foreign(path, config, dtype)
         fingerprint = fingerprint_files([path / CONFIG, *folder.files])
     return LoadedModel(name, fingerprint, decoder.num_bytes, decoder)
 

@@ -3,11 +3,13 @@ which normalises each head of queries and keys instead, with a mixture of expert
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from headrace.gpu_engine.models.config import ExpertsConfig, ModelConfig
 from headrace.gpu_engine.models.errors import wrong_config
 from headrace.gpu_engine.models.hf_config import read_decoder, windows_by_type, windows_everywhere
+
+MOST_EXPERTS: Final = 10_000
 
 
 def read_qwen2(config: Any) -> ModelConfig:
@@ -45,6 +47,8 @@ def _read_experts(config: Any) -> ExpertsConfig | None:
     for name in ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"):
         if getattr(config, name) < 1:
             raise wrong_config(f"its {name} is {getattr(config, name)}")
+    if config.num_experts > MOST_EXPERTS:
+        raise wrong_config(f"its num_experts is {config.num_experts}")
     if config.num_experts_per_tok > config.num_experts:
         raise wrong_config(f"each token takes {config.num_experts_per_tok} of {config.num_experts} experts")
     sparse = range(config.decoder_sparse_step - 1, config.num_hidden_layers, config.decoder_sparse_step)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from headrace.gpu_engine.models.errors import ModelError, wrong_config
-from headrace.gpu_engine.models.hf_config import FULL, SLIDING, refuse_quantised
+from headrace.gpu_engine.models.hf_config import FULL, MOST_LAYERS, SLIDING, refuse_quantised
 
 NTK: Final = ("dynamic", "longrope")
 """Scalings by which a longer neighbour in the step would change a sequence's answer."""
@@ -39,6 +39,8 @@ def read_foreign(config: Any) -> ForeignConfig:
         raise ModelError(f"Models of type '{kind}' are encoder-decoders, which are not supported.")
     if others := set(getattr(text, "layer_types", None) or ()) - {FULL, SLIDING}:
         raise ModelError(f"The model uses {min(others)}, which is not supported for type '{kind}'.")
+    if _read_size(text, "num_hidden_layers", 1) > MOST_LAYERS:
+        raise wrong_config(f"its num_hidden_layers is {text.num_hidden_layers}")
     vocab_size, longest = _read_size(text, "vocab_size", 1), _read_size(text, "max_position_embeddings", 2)
     return ForeignConfig(kind, vocab_size, _limit_context(text, longest), _read_windows(text))
 
@@ -62,5 +64,5 @@ def _read_windows(config: Any) -> tuple[int | None, ...]:
     window = getattr(config, "sliding_window", None)
     if window is None or not getattr(config, "use_sliding_window", True):
         return ()
-    kinds = getattr(config, "layer_types", None) or [SLIDING] * _read_size(config, "num_hidden_layers", 1)
+    kinds = getattr(config, "layer_types", None) or [SLIDING] * config.num_hidden_layers
     return tuple(window if kind == SLIDING else None for kind in kinds)

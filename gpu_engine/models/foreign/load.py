@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +18,6 @@ from headrace.gpu_engine.models.foreign.decoder import TransformersDecoder
 from headrace.gpu_engine.models.foreign.interface import NAME, register
 from headrace.gpu_engine.models.foreign.traits import no_interface
 from headrace.gpu_engine.models.hf_config import LIBRARY_ERRORS
-from headrace.gpu_engine.models.weights.safetensors import SafetensorsFolder
 from headrace.gpu_engine.models.weights.tensors import listed
 
 COMPLAINTS: Final = {
@@ -30,25 +28,22 @@ COMPLAINTS: Final = {
 SAFE: Final = {"attn_implementation": NAME, "trust_remote_code": False}
 
 
-def load_foreign(
-    folder: SafetensorsFolder, path: Path, config: Any, dtype: torch.dtype
-) -> TransformersDecoder:
+def load_foreign(path: Path, config: Any, dtype: torch.dtype) -> TransformersDecoder:
     """The model of a folder, whose `config` transformers has read. Raises ModelError."""
-    size = sum(math.prod(shape) for shape in folder.shapes.values()) * dtype.itemsize
-    require_memory(size, f"The weights of {path} take", "use a smaller model, or bfloat16")
-    return _wrap(config, lambda: _read_weights(path, config, dtype))
+    return _wrap(config, dtype, lambda: _read_weights(path, config, dtype))
 
 
 def draw_foreign(config: Any, dtype: torch.dtype) -> TransformersDecoder:
     """A model of random weights, the same each time."""
-    return _wrap(config, lambda: _draw_weights(config, dtype))
+    return _wrap(config, dtype, lambda: _draw_weights(config, dtype))
 
 
-def _wrap(config: Any, make: Callable[[], Any]) -> TransformersDecoder:
+def _wrap(config: Any, dtype: torch.dtype, make: Callable[[], Any]) -> TransformersDecoder:
     """What fails in transformers' code at values it did not expect is the model's fault, not ours."""
     sizes = read_foreign(config)
     register()
     try:
+        _require_memory(config, dtype)
         model = make().eval()
         decoder = TransformersDecoder(sizes, model)
         require_same_answers(model, decoder)
@@ -61,6 +56,14 @@ def _wrap(config: Any, make: Callable[[], Any]) -> TransformersDecoder:
             f"Models of type '{sizes.architecture}' cannot be run through transformers ({one_line(error)})."
         ) from error
     return decoder
+
+
+def _require_memory(config: Any, dtype: torch.dtype) -> None:
+    """By the model without its weights, since only its own code knows how large a config makes it."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, **SAFE)
+    size = sum(weights.nbytes for weights in model.parameters())
+    require_memory(size, "The weights of the model take", "use a smaller model, or bfloat16")
 
 
 def _read_weights(path: Path, config: Any, dtype: torch.dtype) -> Any:

@@ -132,6 +132,7 @@ def test_random_weights_need_the_config_only_and_are_the_same_each_time(tmp_path
         ({"model_type": "bart"}, "encoder-decoder"),
         ({"model_type": "olmo2", "quantization_config": {"quant_method": "fp8"}}, "quantised"),
         ({"model_type": "olmo2", "vocab_size": 0}, "vocab_size is 0"),
+        ({"model_type": "olmo2", "num_hidden_layers": 10**7}, "num_hidden_layers is 10000000"),
         ({"model_type": "olmo2", "hidden_size": "x"}, "expected int, got str"),
         ({"model_type": "olmo2", "max_position_embeddings": 1}, "max_position_embeddings is 1"),
     ],
@@ -156,6 +157,7 @@ def test_a_config_that_cannot_be_served_is_refused_before_anything_is_read(
         ({"model_type": "deepseek_v3", "n_group": 1}, "differ in size"),
         ({"model_type": "olmo2", "num_key_value_heads": 3}, "differ in size"),
         ({"model_type": "olmo2", "pad_token_id": 999}, "cannot be run through transformers (Padding_idx"),
+        ({"model_type": "olmo2", "vocab_size": 10**12}, "and this machine has"),
         ({"model_type": "helium", "head_dim": 24}, "helium"),
     ],
 )

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file, save_file
 
 from headrace.gpu_engine.models.config import ModelConfig
@@ -199,6 +200,7 @@ def test_a_folder_with_pickled_weights_only_is_refused(folder: Path) -> None:
         ({"model_type": "gemma2", "attn_logit_softcapping": -1.0}, "attn_logit_softcapping is -1.0"),
         ({"model_type": "gemma2", "hidden_activation": "relu"}, "activation 'relu' is not supported"),
         (QWEN3_MOE | {"num_experts_per_tok": 9}, "each token takes 9 of 8 experts"),
+        (QWEN3_MOE | {"num_experts": 10**9}, "num_experts is 1000000000"),
         (QWEN3_MOE | {"moe_intermediate_size": 0}, "moe_intermediate_size is 0"),
     ],
 )
@@ -289,6 +291,31 @@ def test_llama3_scaling_in_a_gguf_file_equals_that_of_the_config(
     gguf = GgufFile(write_gguf(tiny_model("llama-llama3-rope"), tmp_path / "m.gguf", divisors))
     torch.testing.assert_close(inverse_frequencies(gguf.config.rope, gguf.config.head_dim), scaled)
     load_model(str(tmp_path / "m.gguf"), torch.float32)
+
+
+def test_an_expert_of_a_quantised_file_is_read_without_the_others(tmp_path: Path) -> None:
+    """Blocks of 32 weights lie along the rows, so that experts are cut between blocks."""
+    whole = np.random.default_rng(0).normal(size=(4, 6, 64)).astype(np.float32)
+    blocks = quantize(whole, GGMLQuantizationType.Q8_0)
+    writer = GGUFWriter(tmp_path / "m.gguf", "qwen3moe")
+    for name in ("block_count", "context_length", "embedding_length", "feed_forward_length"):
+        writer.add_uint32(f"qwen3moe.{name}", 64)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(4)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_expert_count(4)
+    writer.add_expert_used_count(2)
+    writer.add_tensor("blk.1.ffn_up_exps.weight", blocks, raw_dtype=GGMLQuantizationType.Q8_0)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 64), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    gguf = GgufFile(tmp_path / "m.gguf")
+    for i, expert in enumerate(dequantize(blocks, GGMLQuantizationType.Q8_0)):
+        name = f"model.layers.1.mlp.experts.{i}.up_proj.weight"
+        assert gguf.shapes[name] == (6, 64)
+        assert np.array_equal(gguf.read(name).numpy(), expert)
 
 
 @pytest.mark.parametrize("share", [0.0001, 0.003, 0.01, 0.1, 0.5, 0.999])
