@@ -33,6 +33,12 @@ class EngineConfig(BaseModel):
     as fit `kv_cache_bytes`. `max_batch_size`: running requests; `max_batch_tokens`: the step budget;
     `max_input_length`, `max_total_tokens`: per request (None: the model's context).
 
+    `backend`: our own CPU kernels (`native`), or torch's operators, with the kernel that `attention` names;
+    `auto`: native where it can serve the model. `weight_format`: how native keeps weights; `auto` is exact,
+    but for `dtype` bfloat16 or float16, which take `int16`: half the memory, half as fast again, and several
+    times closer to float32 than bfloat16 arithmetic is. `kv_cache_dtype`: `auto` is float32 beside exact
+    weights, else bfloat16. `pin_threads` binds each of the `threads` to a CPU of its own.
+
     `batching_policy`: `continuous`, `dynamic`, `static`, or one of your own (see `scheduling.policies`);
     `dynamic` starts a batch at `max_waiting_tokens` or after `max_wait_ms`. `max_queue_size` and
     `max_queue_tokens` bound what waits beyond those that can run (None: no bound); more is refused.
