@@ -9,25 +9,29 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from benchmarks.shared.report import CannotRun
+
+Command: TypeAlias = Sequence[str | Path]
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
     """`bare`: installed without what they ask for; `unwanted`: taken out again, since they do harm there;
-    `shown`: whose versions are told."""
+    `overrides`: what packages must take whatever they ask for; `shown`: whose versions are told."""
 
     wanted: tuple[str, ...]
     shown: tuple[str, ...]
     bare: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """An environment that was made for another key is made anew."""
         taken = [f"not {name}" for name in self.unwanted]
-        return " ".join((*self.wanted, *self.bare, *taken))
+        return " ".join((*self.wanted, *self.bare, *self.overrides, *taken))
 
 
 def environment(name: str, packages: Packages, cache: Path) -> Path:
@@ -38,7 +42,11 @@ def environment(name: str, packages: Packages, cache: Path) -> Path:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     run_tool([_uv(), "venv", "--quiet", "--python", sys.executable, folder])
-    install: list[str | Path] = [_uv(), "pip", "install", "--quiet", "--python", python]
+    install: Command = [_uv(), "pip", "install", "--quiet", "--python", python]
+    if packages.overrides:
+        overrides = folder / "overrides.txt"
+        overrides.write_text("\n".join(packages.overrides))
+        install = [*install, "--overrides", overrides]
     run_tool([*install, *packages.wanted])
     if packages.bare:
         run_tool([*install, "--no-deps", *packages.bare])
@@ -56,7 +64,7 @@ def versions(packages: Packages, python: Path) -> str:
 
 
 def run_tool(
-    argv: Sequence[str | Path],
+    argv: Command,
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,

@@ -42,6 +42,22 @@ def rss_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / _MIB
 
 
+def peak_rss_mib(pids: Iterable[int]) -> float:
+    """The most that each of them was resident with, added up; a process that is gone counts nothing."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    return total / 1024
+
+
+def available_mib() -> float:
+    """Memory that could be had without swapping."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 1024
+
+
 @contextlib.contextmanager
 def held(pids: Sequence[int]) -> Iterator[None]:
     """Stops the processes where they are; they go on at the end of the block."""
