@@ -24,6 +24,7 @@ from headrace.cli.ages import age, parse_age
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.letters import Wanted, pages_of, survey_of
 from headrace.cli.looking import look, printable
+from headrace.cli.numbers import MOST_SHOWN, number
 from headrace.cli.running import connected, run_async
 
 dlq = typer.Typer(help="Look at dead letters, replay or remove them.", no_args_is_help=True)
@@ -39,7 +40,7 @@ All = Annotated[bool, typer.Option("--all", help="All that are there now.")]
 
 @dlq.command("list")
 def list_letters(
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show the latest N.")] = 100,
+    limit: Annotated[int, number(low=1, high=MOST_SHOWN, metavar="N", text="Show the latest N.")] = 100,
     broker: options.Broker = None,
     broker_option: options.BrokerOptions = None,
     prefix: options.Prefix = None,

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from headrace.cli.errors import Mistake
 from headrace.cli.models import resolve_model
+from headrace.cli.numbers import MOST_BYTES, MOST_TOKENS
 from headrace.gpu_engine.config import EngineConfig, SimConfig
 
 HELP = {
@@ -57,6 +58,10 @@ HELP = {
     "sim_hang_after_steps": "The engine hangs in that step; 0: never.",
 }
 SIM = "sim"
+# The highest values that make sense, by the unit in the name; what has none counts tokens, requests or steps.
+MOST = {"ms": 7 * 24 * 60 * 60 * 1000, "bytes": MOST_BYTES}
+MOST_BATCH_SIZE, MOST_BATCH_TOKENS = 1 << 16, 1 << 24
+MOST_OF = {"max_batch_size": MOST_BATCH_SIZE, "max_batch_tokens": MOST_BATCH_TOKENS}
 
 
 def takes_engine(command: Callable[..., None]) -> Callable[..., None]:
@@ -81,13 +86,15 @@ def engine_config(options: Mapping[str, Any]) -> EngineConfig:
     """The config that the options describe; raises Mistake for values it refuses."""
     fields = {name: value for name, value in options.items() if not _is_sim(name)}
     sim = {name.removeprefix("sim_"): value for name, value in options.items() if _is_sim(name)}
+    for name, value in options.items():
+        _check_most(name, value)
     fields["model"] = resolve_model(fields.get("model", ""))
     try:
         return EngineConfig.model_validate({**fields, SIM: sim})
     except ValidationError as error:
         [first, *_] = error.errors()
-        flag = "-".join(str(part) for part in first["loc"]).replace("_", "-")
-        raise Mistake(f"--{flag}: {first['msg']}, not {first['input']!r}") from error
+        name = "_".join(str(part) for part in first["loc"])
+        raise Mistake(f"{_flag(name)}: {first['msg']}, not {first['input']!r}") from error
 
 
 def engine_arguments(config: EngineConfig) -> list[str]:
@@ -102,11 +109,23 @@ def engine_arguments(config: EngineConfig) -> list[str]:
     return arguments
 
 
+def _check_most(name: str, value: Any) -> None:
+    """Lowest values are the config's own; raises Mistake for one that is too high."""
+    if not isinstance(value, int | float):
+        return
+    most = MOST_OF.get(name) or MOST.get(name.rpartition("_")[2], MOST_TOKENS)
+    if value > most:
+        raise Mistake(f"{_flag(name)}: Input should be less than or equal to {most}, not {value!r}")
+
+
 def _argument(name: str, value: Any) -> list[str]:
-    flag = name.replace("_", "-")
     if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", str(value)]
+        return [_flag(name) if value else _flag(f"no_{name}")]
+    return [_flag(name), str(value)]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _parameters() -> list[inspect.Parameter]:

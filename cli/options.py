@@ -8,9 +8,11 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from headrace.broker.bounds import LONGEST_GRACE_S, LONGEST_KEPT_S, LONGEST_LEASE_S
 from headrace.broker.names import POOL
 from headrace.cli.broker_options import parse_options, parse_variable, with_options
 from headrace.cli.errors import Mistake
+from headrace.cli.numbers import number
 from headrace.cli.settings import Environment, read_environment
 from headrace.producer.backoff import RetryPolicy
 
@@ -68,16 +70,26 @@ Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 Lease = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0.1, help="Seconds after a crash until others take its requests."),
+    number(
+        low=0.1,
+        high=LONGEST_LEASE_S,
+        metavar="SECONDS",
+        text="Seconds after a crash until others take its requests.",
+    ),
 ]
 Grace = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0, help="Seconds to finish what runs when stopped."),
+    number(low=0, high=LONGEST_GRACE_S, metavar="SECONDS", text="Seconds to finish what runs when stopped."),
 ]
 Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0: any free one.")]
 LogRetention = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=1, help="How long a finished request can still be watched."),
+    number(
+        low=1,
+        high=LONGEST_KEPT_S,
+        metavar="SECONDS",
+        text="How long a finished request can still be watched.",
+    ),
 ]
 ServedModelNames = Annotated[
     list[str] | None,

@@ -10,6 +10,7 @@ import typer
 
 from headrace.cli.errors import Mistake
 from headrace.cli.models import resolve_model
+from headrace.cli.numbers import MOST_PROCESSES, MOST_TOKENS, number
 from headrace.gpu_engine.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -23,18 +24,25 @@ UNITS: Final = {"": 1, "B": 1} | {
     for power, prefix in enumerate("KMGT", start=1)
     for suffix, base in (("B", 1000), ("iB", 1024))
 }
-MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)")
+MEMORY: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]?i?B?)")
+MOST_BLOCK: Final = 256  # as an engine takes it
 
 
 def plan(
     model: Annotated[str, typer.Option(metavar="MODEL", help="A folder, a .gguf file or a hub id.")],
     gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of one GPU, such as 80GiB.")],
-    tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens of a request, prompt and answer.")],
-    gpus: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs that share the model.")] = 1,
+    tokens: Annotated[
+        int, number(low=1, high=MOST_TOKENS, metavar="N", text="Tokens of a request, prompt and answer.")
+    ],
+    gpus: Annotated[
+        int, number(low=1, high=MOST_PROCESSES, metavar="N", text="GPUs that share the model.")
+    ] = 1,
     dtype: Annotated[Number, typer.Option(help="Number format of weights and KV cache.")] = "bfloat16",
-    block_size: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens per block of KV memory.")] = 16,
+    block_size: Annotated[
+        int, number(low=1, high=MOST_BLOCK, metavar="N", text="Tokens per block of KV memory.")
+    ] = 16,
     gpu_memory_utilization: Annotated[
-        float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="Share for weights and KV cache.")
+        float, number(low=0.01, high=1.0, metavar="SHARE", text="Share for weights and KV cache.")
     ] = 0.92,
 ) -> None:
     """Show weights, KV memory and the batch that fits."""

@@ -12,6 +12,7 @@ import typer
 from msgspec import structs
 
 from headrace.broker.blobs import BlobStore, check_in
+from headrace.broker.bounds import LONGEST_KEPT_S
 from headrace.broker.contract import Broker
 from headrace.broker.errors import BrokerError
 from headrace.broker.ids import new_request_id
@@ -20,6 +21,7 @@ from headrace.broker.lines.request import LineError
 from headrace.broker.message import Lane, Message
 from headrace.cli import options, service_options
 from headrace.cli.errors import ExitCode, Mistake
+from headrace.cli.numbers import number
 from headrace.cli.running import connected, run_async
 from headrace.cli.settings import read_environment
 
@@ -36,7 +38,10 @@ def publish(
         ),
     ] = None,
     queue_timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Longest wait for the start of a request.")
+        float | None,
+        number(
+            low=0, high=LONGEST_KEPT_S, metavar="SECONDS", text="Longest wait for the start of a request."
+        ),
     ] = None,
     blobs: service_options.Blobs = None,
     blob_threshold: service_options.BlobThreshold = service_options.BLOB_THRESHOLD,

@@ -6,7 +6,6 @@ them: those may hold passwords, and go through the environment.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -16,8 +15,9 @@ from headrace.broker.blobs import THRESHOLD, BlobStore
 from headrace.broker.message import Lane
 from headrace.broker.queue_policy import QueuePolicy, parse_policy
 from headrace.cli.errors import Mistake
+from headrace.cli.numbers import MOST_BYTES, MOST_DEATHS, MOST_REQUESTS, number
 from headrace.cli.settings import Environment
-from headrace.consumer.settings import WatchdogSettings
+from headrace.consumer.settings import LEAST_WEIGHT, MOST_WEIGHT, WatchdogSettings
 from headrace.producer.gateway.limits import GatewayLimits
 
 LanePolicies = Annotated[
@@ -39,16 +39,23 @@ TenantWeights = Annotated[
     ),
 ]
 QuarantineAfter = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Deaths after which a request is tried alone.")
+    int,
+    number(low=1, high=MOST_DEATHS, metavar="N", text="Deaths after which a request is tried alone."),
 ]
 PoisonDeaths = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Deaths alone after which it is a dead letter.")
+    int, number(low=1, high=MOST_DEATHS, metavar="N", text="Deaths alone after which it is a dead letter.")
 ]
 MaxQueuedRequests = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Requests that a gateway has under way; it refuses more.")
+    int,
+    number(
+        low=1,
+        high=MOST_REQUESTS,
+        metavar="N",
+        text="Requests that a gateway has under way; it refuses more.",
+    ),
 ]
 MaxQueuedTokens = Annotated[
-    int, typer.Option(metavar="N", min=1, help="The same in tokens, as a gateway estimates them.")
+    int, number(low=1, high=MOST_BYTES, metavar="N", text="The same in tokens, as a gateway estimates them.")
 ]
 Blobs = Annotated[
     str | None,
@@ -60,7 +67,10 @@ Blobs = Annotated[
     ),
 ]
 BlobThreshold = Annotated[
-    int, typer.Option(metavar="BYTES", min=0, help="Bodies above this go to the store, if there is one.")
+    int,
+    number(
+        low=0, high=MOST_BYTES, metavar="BYTES", text="Bodies above this go to the store, if there is one."
+    ),
 ]
 
 BLOB_THRESHOLD = THRESHOLD
@@ -92,8 +102,11 @@ def tenant_weights(texts: Sequence[str] | None) -> dict[str, float]:
             weight = float(value)
         except ValueError:
             weight = 0.0
-        if not separator or not 0 < weight < math.inf:
-            raise Mistake(f"--tenant-weight takes NAME=NUMBER, the number above 0; {text[:60]!r} is none")
+        if not separator or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+            raise Mistake(
+                f"--tenant-weight takes NAME=NUMBER, the number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}; "
+                f"{text[:60]!r} is none"
+            )
         weights[name] = weight
     return weights
 

@@ -22,6 +22,8 @@ from headrace.broker.connect import connect
 from headrace.broker.embedded.kafka import EmbeddedKafka, KafkaOptions
 from headrace.broker.embedded.valkey import EmbeddedValkey
 from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.kafka.address import parse_address as kafka_address
+from headrace.broker.redis_streams.address import client_for as redis_address
 from headrace.cli.broker_keeper import BrokerKeeper, EmbeddedBroker
 from headrace.cli.broker_options import with_options
 from headrace.cli.engine_options import engine_arguments
@@ -190,6 +192,15 @@ def embedded_broker(options: StackOptions) -> EmbeddedBroker | None:
         case "kafka":
             return EmbeddedKafka(options.data_dir / "kafka", KafkaOptions(port=options.broker_port or 0))
     return None
+
+
+def check_embedded(broker: str, options: Mapping[str, str]) -> None:
+    """Raises BrokerError for options that the broker would refuse once it is up."""
+    match broker:
+        case "redis":
+            redis_address(with_options("redis://127.0.0.1:1", options))
+        case "kafka":
+            kafka_address("kafka://127.0.0.1:1", options)
 
 
 def free_port() -> int:

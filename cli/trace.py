@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from headrace.cli.errors import Mistake
+from headrace.cli.numbers import MOST_REQUESTS as MOST_STEPS
+from headrace.cli.numbers import number
 from headrace.gpu_engine.picture.png import PngUnavailable, write_png
 from headrace.gpu_engine.picture.svg import to_svg
 from headrace.gpu_engine.picture.timeline import Axis, draw_timeline
@@ -20,8 +22,10 @@ def trace(
         "trace.svg"
     ),
     by: Annotated[Axis, typer.Option(help="What runs from left to right.")] = "time",
-    first: Annotated[int, typer.Option(metavar="N", min=1, help="First step to show.")] = 1,
-    last: Annotated[int | None, typer.Option(metavar="N", min=1, help="Last step to show.")] = None,
+    first: Annotated[int, number(low=1, high=MOST_STEPS, metavar="N", text="First step to show.")] = 1,
+    last: Annotated[
+        int | None, number(low=1, high=MOST_STEPS, metavar="N", text="Last step to show.")
+    ] = None,
 ) -> None:
     """Draw a recorded run: a row for each request, and the KV memory."""
     if out.suffix not in (".svg", ".png"):

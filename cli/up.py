@@ -15,17 +15,20 @@ from headrace.cli import options, service_options
 from headrace.cli.broker_options import parse_options
 from headrace.cli.engine_options import takes_engine
 from headrace.cli.errors import ExitCode, Mistake
+from headrace.cli.numbers import MOST_PROCESSES, number
 from headrace.cli.ready_file import check_place, remove_ready, write_ready
 from headrace.cli.running import run_async, stop_signals
 from headrace.cli.settings import Environment, read_environment
-from headrace.cli.stack import EMBEDDED, Stack, StackOptions
+from headrace.cli.stack import EMBEDDED, Stack, StackOptions, check_embedded
 from headrace.gpu_engine.config import EngineConfig
 
 
 @takes_engine
 def up(
     engine: EngineConfig,
-    consumers: Annotated[int, typer.Option(metavar="N", min=1, help="Consumers, each with an engine.")] = 1,
+    consumers: Annotated[
+        int, number(low=1, high=MOST_PROCESSES, metavar="N", text="Consumers, each with an engine.")
+    ] = 1,
     lease: options.Lease = 30.0,
     grpc_port: options.Port = 50051,
     broker: Annotated[
@@ -98,7 +101,9 @@ def up(
 def _broker_options(broker: str, given: Sequence[str] | None, environment: Environment) -> Mapping[str, str]:
     """Those of the environment are meant for a broker that runs somewhere, not for one of our own."""
     if broker in EMBEDDED:
-        return parse_options(given or ())
+        chosen = parse_options(given or ())
+        check_embedded(broker, chosen)
+        return chosen
     return options.broker_options(given, environment)
 
 

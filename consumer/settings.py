@@ -7,11 +7,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from headrace.broker.bounds import LONGEST_GRACE_S, LONGEST_KEPT_S, LONGEST_LEASE_S
 from headrace.broker.lanes import PATIENCE
 from headrace.broker.message import DEFAULT_POOL, Lane
 from headrace.broker.names import POOL
 from headrace.broker.queue_policy import QueuePolicy
 from headrace.gpu_engine.config import EngineConfig
+
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6  # of a tenant: shares are sums of quotients by them
 
 
 class PublishSettings(BaseModel):
@@ -64,7 +67,7 @@ class OrderSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     patience: int = Field(default=PATIENCE, ge=1)
-    tenant_weights: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
+    tenant_weights: dict[str, Annotated[float, Field(ge=LEAST_WEIGHT, le=MOST_WEIGHT)]] = {}
     lead_tokens: float = Field(default=20_000, ge=0, allow_inf_nan=False)
 
 
@@ -96,8 +99,8 @@ class ConsumerSettings(BaseModel):
     prefix: str = "headrace"
     pool: str = DEFAULT_POOL
     lanes: tuple[Lane, ...] = Field(default=tuple(Lane), min_length=1)
-    lease_ms: int = Field(default=30_000, ge=100)
-    grace_s: float = Field(default=30.0, ge=0)
+    lease_ms: int = Field(default=30_000, ge=100, le=LONGEST_LEASE_S * 1000)
+    grace_s: float = Field(default=30.0, ge=0, le=LONGEST_GRACE_S)
     engine: EngineConfig = EngineConfig()
     model: str | None = None
     aliases: tuple[str, ...] = ()
@@ -107,7 +110,7 @@ class ConsumerSettings(BaseModel):
     queue: dict[Lane, QueuePolicy] = {}
     retry: RetrySettings = RetrySettings()
     blobs: str | None = None
-    log_retention_s: float = Field(default=24 * 60 * 60, ge=1)
+    log_retention_s: float = Field(default=24 * 60 * 60, ge=1, le=LONGEST_KEPT_S)
     ready_file: Path | None = None
     publish: PublishSettings = PublishSettings()
     watchdog: WatchdogSettings = WatchdogSettings()

@@ -17,6 +17,7 @@ import itertools
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+from headrace.broker.bounds import LONGEST_LEASE_S
 from headrace.broker.contract import (
     CancelResult,
     ConsumerEntry,
@@ -197,8 +198,10 @@ class KafkaBroker:
     async def consume(
         self, lanes: Sequence[Lane], lease_ms: int, *, pool: str = DEFAULT_POOL
     ) -> ConsumerSession:
-        if not lanes or lease_ms <= 0:
-            raise BrokerError("a consumer needs at least one lane and a lease above 0 ms")
+        if not lanes or not 0 < lease_ms <= LONGEST_LEASE_S * 1000:
+            raise BrokerError(
+                "a consumer needs at least one lane, and a lease above 0 ms and of a day at most"
+            )
         check_pool(pool)
         session = KafkaSession(self._at, tuple(dict.fromkeys(lanes)), pool, lease_ms)
         await session.start()

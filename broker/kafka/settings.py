@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from headrace.broker.bounds import LONGEST_KEPT_S
 from headrace.broker.errors import BrokerError
 
 _DAY_MS = 24 * 60 * 60 * 1000
+_LONGEST_KEPT_MS = LONGEST_KEPT_S * 1000
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _DELAY = re.compile(r"([1-9][0-9]{0,5})(ms|s|m|h)")
+_WHOLE = re.compile(r"[0-9]{1,18}")
 _INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 SecurityValue: TypeAlias = str | bool
@@ -150,11 +152,12 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
 _Parser: TypeAlias = Callable[[KafkaSettings, str, str], KafkaSettings]
 
 
-def _number(low: int, high: float) -> _Parser:
+def _number(low: int, high: int) -> _Parser:
     def parse(settings: KafkaSettings, name: str, value: str) -> KafkaSettings:
-        if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
-            bound = f"from {low} on" if high == math.inf else f"from {low} to {high}"
-            raise BrokerError(f"the broker option {name}={value[:40]} must be a whole number {bound}")
+        if not (_WHOLE.fullmatch(value) and low <= int(value) <= high):
+            raise BrokerError(
+                f"the broker option {name}={value[:40]} must be a whole number from {low} to {high}"
+            )
         changed: Any = {name: int(value)}  # the names of number fields only, see `_PARSERS`
         return replace(settings, **changed)
 
@@ -190,10 +193,10 @@ _PARSERS: dict[str, _Parser] = {
     "results": _results,
     "group_instance_id": _instance,
     "max_message_bytes": _number(1 << 16, 64 << 20),
-    "log_ms": _number(60_000, math.inf),
-    "results_ms": _number(60_000, math.inf),
-    "reply_ms": _number(60_000, math.inf),
-    "reader_margin_ms": _number(0, math.inf),
+    "log_ms": _number(60_000, _LONGEST_KEPT_MS),
+    "results_ms": _number(60_000, _LONGEST_KEPT_MS),
+    "reply_ms": _number(60_000, _LONGEST_KEPT_MS),
+    "reader_margin_ms": _number(0, _DAY_MS),
     "read_partitions": _number(1, 1 << 14),
-    "ring_bytes": _number(1 << 16, math.inf),
+    "ring_bytes": _number(1 << 16, 1 << 40),
 }

@@ -17,6 +17,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from headrace.broker.backoff import Backoff
+from headrace.broker.bounds import LONGEST_LEASE_S
 from headrace.broker.contract import (
     CancelResult,
     Conflict,
@@ -184,8 +185,10 @@ class RedisBroker:
     async def consume(
         self, lanes: Sequence[Lane], lease_ms: int, *, pool: str = DEFAULT_POOL
     ) -> ConsumerSession:
-        if not lanes or lease_ms <= 0:
-            raise BrokerError("a consumer needs at least one lane and a lease above 0 ms")
+        if not lanes or not 0 < lease_ms <= LONGEST_LEASE_S * 1000:
+            raise BrokerError(
+                "a consumer needs at least one lane, and a lease above 0 ms and of a day at most"
+            )
         check_pool(pool)
         wanted = tuple(dict.fromkeys(lanes))
         links = self._link, self._blocking

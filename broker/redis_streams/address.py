@@ -14,7 +14,8 @@ from headrace.broker.errors import BrokerError
 
 # Others are ours to choose (time limits, retries, decoding), and redis-py would let the address win.
 _PARAMETER = re.compile(r"db|username|password|client_name|ssl_[a-z_]+")
-_DATABASE = re.compile(r"/?|/[0-9]{1,9}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_DATABASE = re.compile(rf"/?|/{_NUMBER.pattern}")
 
 
 def client_for(url: str, **settings: Any) -> Redis:
@@ -38,11 +39,16 @@ def address_of(url: str) -> str:
 
 def _check(url: str) -> None:
     parts, shown = urlsplit(url), address_of(url)
-    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if not _PARAMETER.fullmatch(name):
             raise BrokerError(
                 f"{shown} is no usable broker address: the parameter {name[:40]!r} is not known; it may hold "
                 "db, username, password, client_name and ssl_…"
+            )
+        if name == "db" and not _NUMBER.fullmatch(value):
+            raise BrokerError(
+                f"{shown} is no usable broker address: the parameter 'db' is the number of a database, "
+                f"and db={value[:40]} is none"
             )
     if parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
         raise BrokerError(

@@ -55,8 +55,8 @@ def to_message(
         return too_late()
     try:
         timeout_ms = queue_timeout_ms(request)
-    except ValueError:
-        return invalid("queue_timeout must be a time above zero", "request.queue_timeout")
+    except ValueError as error:
+        return invalid(f"queue_timeout must be {error}", "request.queue_timeout")
     content = canonical(request)
     parsed = from_message(content)
     if isinstance(parsed, LineError):
@@ -96,11 +96,16 @@ def earliest_deadline(
 
 
 def queue_timeout_ms(request: pb.InferenceRequest) -> int | None:
-    """Milliseconds, rounded up; None where there is none. ValueError for none that makes sense."""
+    """Milliseconds, rounded up; None where there is none. ValueError for one that makes no sense: with what
+    it must be."""
     if not request.HasField("queue_timeout"):
         return None
     seconds, nanos = request.queue_timeout.seconds, request.queue_timeout.nanos
+    if not 0 <= nanos < 10**9:
+        raise ValueError("a time whose nanos are 0 to 999,999,999")
     nanoseconds = seconds * 10**9 + nanos
-    if not (nanoseconds > 0 and 0 <= nanos < 10**9 and seconds <= LONGEST_DURATION_S):
-        raise ValueError("not above zero, or outside the range of its type")
+    if nanoseconds <= 0:
+        raise ValueError("a time above zero")
+    if seconds > LONGEST_DURATION_S:
+        raise ValueError(f"at most {LONGEST_DURATION_S:,} seconds (10,000 years)")
     return int(-(-nanoseconds // 10**6))

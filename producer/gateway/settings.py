@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from headrace.broker.blobs import LIMIT, THRESHOLD
+from headrace.broker.bounds import LONGEST_GRACE_S
 from headrace.broker.message import DEFAULT_POOL, Lane
 from headrace.broker.names import POOL
 from headrace.broker.queue_policy import QueuePolicy
@@ -52,7 +53,7 @@ class GatewaySettings(BaseModel):
     max_connection_grace_s: float = Field(default=600.0, gt=0)
     reflection: bool = True
     health_interval_s: float = Field(default=1.0, gt=0)
-    drain_grace_s: float = Field(default=20.0, ge=0)
+    drain_grace_s: float = Field(default=20.0, ge=0, le=LONGEST_GRACE_S)
     ready_file: Path | None = None
 
     @field_validator("pool")

@@ -8,7 +8,7 @@
 -- and values that each chunk carries, chunks
 -- Returns of each request 1, or why not: LOST, OVERTAKEN
 
-local at = 5
+local at, keep_topic = 5, duration(ARGV[4])
 
 local function next_list()
   local first, last = at + 1, at + tonumber(ARGV[at])
@@ -22,7 +22,7 @@ local function emit_chunks(topic, first, last, first_field, last_field)
     local added = redis.pcall('XADD', topic, '*', 'body', ARGV[i], unpack(ARGV, first_field, last_field))
     if added.err then return end
   end
-  if last >= first then redis.call('PEXPIRE', topic, ARGV[4]) end
+  if last >= first then redis.call('PEXPIRE', topic, keep_topic) end
 end
 
 local answers = {}

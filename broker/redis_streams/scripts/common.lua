@@ -18,6 +18,14 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- A time in ms as commands take it. A script that breaks off is not undone, so whoever is given one looks at
+-- it before the first write; numbers that a command would refuse (10^15 ms are 30,000 years) end it here.
+local function duration(text)
+  local ms = tonumber(text)
+  if not ms or not (ms >= 0 and ms <= 1e15) then error('ERR no time in ms: ' .. tostring(text)) end
+  return string.format('%.0f', ms)
+end
+
 -- Writes what a consumer says of itself, with the time of this sign of life; '' says nothing.
 local function register(registry, consumer, says)
   if says ~= '' then redis.call('HSET', registry, consumer, string.format('%.0f %s', now_ms(), says)) end
@@ -106,9 +114,9 @@ local function write(log, feed, feed_length, events)
   if #entry > 2 then publish_on_feed(feed, feed_length, entry) end
 end
 
--- Emits the fields ARGV[first] to ARGV[last] as a result line; `kind` and `keep_ms`: see `conclude`. A reply
--- topic is a key of the publisher's choice: where it takes no entry (it is no stream, or its ids are used
--- up), the line goes to the results of all, so that it is not lost.
+-- Emits the fields ARGV[first] to ARGV[last] as a result line; for `kind` and `keep_ms` see `read_conclusion`.
+-- A reply topic is a key of the publisher's choice: where it takes no entry (it is no stream, or its ids are
+-- used up), the line goes to the results of all, so that it is not lost.
 local function emit(topic, results, kind, keep_ms, first, last)
   if kind == 'results' then
     local oldest = string.format('%.0f', math.max(0, now_ms() - tonumber(keep_ms)))
@@ -120,8 +128,8 @@ local function emit(topic, results, kind, keep_ms, first, last)
   end
 end
 
--- Ends a log and emits the result line, once, to `topic` or to `results`. What may fail comes first: a script
--- that breaks off is not undone. `state`: that of the index. `first` is the place in ARGV of this dictionary:
+-- Reads what `conclude` needs. To be called before the first write: what may fail comes first, since a script
+-- that breaks off is not undone. `first` is the place in ARGV of this dictionary:
 --   first      terminal event, '' for none
 --   first + 1  ms that log and index live on
 --   first + 2  length that a feed is trimmed to
@@ -129,18 +137,29 @@ end
 --   first + 4  ms that lines, or a reply topic without new ones, are kept
 --   first + 5  number of fields and values of the line, which follow; behind them events that come before
 --              the terminal one
-local function conclude(state, index, log, feed, topic, results, first)
-  local terminal, keep_log, feed_length = ARGV[first], ARGV[first + 1], ARGV[first + 2]
-  local kind, keep_lines, count = ARGV[first + 3], ARGV[first + 4], tonumber(ARGV[first + 5])
-  if terminal == '' or state == 'ended' then return end
-  if kind ~= '' then emit(topic, results, kind, keep_lines, first + 6, first + 5 + count) end
+local function read_conclusion(first)
+  local last_field = first + 5 + tonumber(ARGV[first + 5])
   local events = {}
-  for i = first + 6 + count, #ARGV do events[#events + 1] = ARGV[i] end
-  events[#events + 1] = terminal
-  write(log, feed, feed_length, events)
+  for i = last_field + 1, #ARGV do events[#events + 1] = ARGV[i] end
+  events[#events + 1] = ARGV[first]
+  return {
+    ends = ARGV[first] ~= '', events = events,
+    keep_log = duration(ARGV[first + 1]), feed_length = ARGV[first + 2],
+    kind = ARGV[first + 3], keep_lines = duration(ARGV[first + 4]),
+    first_field = first + 6, last_field = last_field,
+  }
+end
+
+-- Ends a log and emits the result line, once, to `topic` or to `results`. `state`: that of the index.
+local function conclude(end_of, state, index, log, feed, topic, results)
+  if not end_of.ends or state == 'ended' then return end
+  if end_of.kind ~= '' then
+    emit(topic, results, end_of.kind, end_of.keep_lines, end_of.first_field, end_of.last_field)
+  end
+  write(log, feed, end_of.feed_length, end_of.events)
   redis.call('HSET', index, 'state', 'ended')
-  redis.call('PEXPIRE', log, keep_log)
-  redis.call('PEXPIRE', index, keep_log)
+  redis.call('PEXPIRE', log, end_of.keep_log)
+  redis.call('PEXPIRE', index, end_of.keep_log)
 end
 
 -- Puts parked deliveries whose time has come back into their streams, item by item. At most `limit`, so

@@ -15,7 +15,7 @@
 
 local LOOK = 100  -- pending entries looked at in one step of a sweep
 local START = '0-0'
-local group, consumer, lease = ARGV[1], ARGV[2], ARGV[3]
+local group, consumer, lease = ARGV[1], ARGV[2], duration(ARGV[3])
 local lanes, shares = #KEYS - 4, tonumber(ARGV[5])
 local first_cursor = 6 + 3 * shares
 local taken, held, go_on, complete, asked = {}, {}, {}, {}, {}

@@ -8,13 +8,14 @@
 local stream, index, position = KEYS[1], KEYS[2], ARGV[7]
 local refused = refusal(stream, index, ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 if refused then return refused end
+local due = now_ms() + tonumber(duration(ARGV[8]))
 
 local entry = redis.call('XRANGE', stream, ARGV[3], ARGV[3])[1]
 if entry then
   if ARGV[5] ~= '' then write(KEYS[3], KEYS[4], ARGV[6], {ARGV[5]}) end
   local message = {stream = stream, index = index, fields = sent_fields(entry)}
   redis.call('HSET', KEYS[6], position, cmsgpack.pack(message))
-  redis.call('ZADD', KEYS[5], now_ms() + tonumber(ARGV[8]), position)
+  redis.call('ZADD', KEYS[5], due, position)
   if redis.call('HGET', index, 'position') == position then
     redis.call('HSET', index, 'place', 'retry')
   end

@@ -117,10 +117,22 @@ def test_a_queue_timeout_travels_in_whole_milliseconds(seconds: int, nanos: int,
     assert accepted(chat()).queue_timeout_ms is None
 
 
-@pytest.mark.parametrize(("seconds", "nanos"), [(0, 0), (-1, 0), (0, -1), (2**60, 0), (1, 2**30)])
-def test_a_queue_timeout_that_makes_no_sense_is_refused_as_such(seconds: int, nanos: int) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "why"),
+    [
+        (0, 0, "a time above zero"),
+        (-1, 0, "a time above zero"),
+        (0, -1, "a time whose nanos are 0 to 999,999,999"),
+        (1, 2**30, "a time whose nanos are 0 to 999,999,999"),
+        (2**62, 0, "at most 315,576,000,000 seconds"),
+    ],
+)
+def test_a_queue_timeout_that_makes_no_sense_is_refused_with_the_reason(
+    seconds: int, nanos: int, why: str
+) -> None:
     refusal = refused(chat(queue_timeout=Duration(seconds=seconds, nanos=nanos)))
     assert (refusal.code, refusal.param) == (grpc.StatusCode.INVALID_ARGUMENT, "request.queue_timeout")
+    assert refusal.message.startswith(f"queue_timeout must be {why}")
 
 
 @pytest.mark.parametrize("request_id", ["a b", "queue/1-0", "x" * 201, "é", "a\n"])
