@@ -9,11 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from headrace.broker.contract import Broker, QueueStats, Stray
+from headrace.broker.contract import Broker, ConsumerEntry, QueueStats, Stray
 from headrace.broker.message import DEFAULT_POOL, Lane
 from headrace.cli import options
 from headrace.cli.ages import age
 from headrace.cli.looking import look, printable
+from headrace.cli.unserved import unserved
 
 
 def queue(
@@ -38,26 +39,29 @@ class Seen:
 
     pools: Mapping[str, QueueStats]
     strays: Sequence[Stray]
+    consumers: Sequence[ConsumerEntry]
 
 
 async def _see(broker: Broker) -> Seen:
     pools = {pool: await broker.stats(pool) for pool in sorted(await broker.pools())}
-    return Seen(pools, await broker.strays())
+    return Seen(pools, await broker.strays(), await broker.consumers())
 
 
 def as_dict(seen: Seen) -> dict[str, Any]:
     """For scripts; ages in milliseconds. The default pool stands at the top, the others under `pools`."""
-    named = {pool: _pool_dict(stats) for pool, stats in seen.pools.items() if pool != DEFAULT_POOL}
-    stats = seen.pools[DEFAULT_POOL]
+    named = {pool: _pool_dict(seen, pool) for pool in seen.pools if pool != DEFAULT_POOL}
+    letters = seen.pools[DEFAULT_POOL].dead_letters
     strays = [asdict(stray) for stray in seen.strays]
-    return {**_pool_dict(stats), "dead_letters": stats.dead_letters, "pools": named, "strays": strays}
+    return {**_pool_dict(seen, DEFAULT_POOL), "dead_letters": letters, "pools": named, "strays": strays}
 
 
-def _pool_dict(stats: QueueStats) -> dict[str, Any]:
+def _pool_dict(seen: Seen, pool: str) -> dict[str, Any]:
+    stats = seen.pools[pool]
     return {
         "lanes": {lane.value: asdict(each) for lane, each in stats.lanes.items()},
         "leases": [asdict(lease) for lease in stats.leases],
         "retrying": stats.retrying,
+        "consumers": sum(entry.pool == pool for entry in seen.consumers),
     }
 
 
@@ -69,6 +73,8 @@ def _print(seen: Seen) -> None:
         console.print(_lanes(stats))
         if stats.leases:
             console.print(_leases(stats))
+        if (sentence := unserved(pool, stats, seen.consumers)) is not None:
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     retrying = sum(stats.retrying for stats in seen.pools.values())
     console.print(f"retrying: {retrying}   dead letters: {seen.pools[DEFAULT_POOL].dead_letters}")
     for stray in seen.strays:
@@ -87,11 +93,11 @@ def stray_line(stray: Stray) -> str:
 
 
 def _lanes(stats: QueueStats) -> Table:
-    table = Table("lane", "waiting", "oldest", "leased", "")
+    table = Table("lane", "waiting", "oldest", "leased", "state")
     for lane, each in stats.lanes.items():
         oldest = age(each.oldest_ms) if each.waiting else "–"
         table.add_row(
-            lane.value, str(each.waiting), oldest, str(each.leased), "paused" if each.paused else ""
+            lane.value, str(each.waiting), oldest, str(each.leased), "paused" if each.paused else "open"
         )
     return table
 

@@ -14,6 +14,7 @@ from headrace.cli import options
 from headrace.cli.errors import ExitCode, Mistake
 from headrace.cli.running import connected, run_async
 from headrace.cli.settings import read_environment
+from headrace.cli.unserved import noticing_silence, unserved_like
 from headrace.producer.client import Client
 from headrace.producer.gateway.status import unknown
 from headrace.producer.gateway.stream import StreamView, stream_events
@@ -28,7 +29,10 @@ def watch(
     prefix: options.Prefix = None,
     tenant: options.Tenant = DEFAULT_TENANT,
 ) -> None:
-    """Print an answer as it comes, from its beginning to its end."""
+    """Print an answer as it comes, from its beginning to its end.
+
+    Where nothing comes and no consumer is up for it, says so on stderr, and waits on.
+    """
     environment = read_environment()
     target = options.gateway_target(grpc, broker, environment)
     if target is not None:
@@ -44,7 +48,7 @@ def watch(
 async def events_from_gateway(target: str, request_id: str) -> AsyncGenerator[pb.StreamEvent]:
     async with (
         Client(target, policy=options.IMPATIENT) as client,
-        aclosing(client.watch(request_id)) as events,
+        aclosing(noticing_silence(client.watch(request_id), _ask_the_broker, _hint)) as events,
     ):
         async for event in events:
             yield event
@@ -54,9 +58,22 @@ async def events_from_broker(url: str, prefix: str, ref: RequestRef) -> AsyncGen
     async with connected(url, prefix) as broker:
         if not await broker.known(ref):
             raise Mistake(unknown(ref.request_id).message)
-        async with aclosing(stream_events(broker.watch(ref), StreamView(ref.request_id))) as events:
+        shown = stream_events(broker.watch(ref), StreamView(ref.request_id))
+        hints = noticing_silence(shown, lambda: unserved_like(broker, ref.request_id), _hint)
+        async with aclosing(hints) as events:
             async for event in events:
                 yield event
+
+
+async def _ask_the_broker() -> str:
+    """A gateway does not say who serves what."""
+    return (
+        "nothing comes; `headrace queue --broker URL` shows what waits, and whether a consumer is up for it"
+    )
+
+
+def _hint(sentence: str) -> None:
+    print(f"headrace: {sentence}", file=sys.stderr)
 
 
 async def _print(events: AsyncGenerator[pb.StreamEvent]) -> ExitCode:

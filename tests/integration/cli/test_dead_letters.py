@@ -197,11 +197,17 @@ def test_pools_are_shown_apart(headrace: Headrace, server: EmbeddedValkey, names
     with_broker(server, names, work)
     assert headrace("lane", "pause", "batch", "--pool", "vision") == "batch of pool vision is paused\n"
     stats: dict[str, Any] = json.loads(headrace("queue", "--json"))
-    assert set(stats) == {"lanes", "leases", "retrying", "dead_letters", "pools", "strays"}
+    kinds = {"lanes", "leases", "retrying", "consumers"}
+    assert set(stats) == kinds | {"dead_letters", "pools", "strays"}
+    assert (stats["consumers"], stats["pools"]["vision"]["consumers"]) == (0, 0)
     assert stats["lanes"]["batch"] == {"waiting": 0, "leased": 0, "oldest_ms": 0, "paused": False}
     vision = stats["pools"]["vision"]["lanes"]["batch"]
     assert (vision["waiting"], vision["paused"]) == (1, True)
     assert "pool vision" in headrace("queue")
+    assert (
+        "no consumer of the pool vision is up: start one with `headrace consumer --pool vision`"
+        in headrace("queue")
+    )
     headrace("lane", "pause", "batch", "--pool", "no.dots", code=2, error="is no name of a pool")
 
 

@@ -119,8 +119,17 @@ def check_commands(spawn: Spawn, folder: Path, ready: dict[str, Any], request_id
     headrace("watch", long, code=1)
 
     stats = json.loads(headrace("queue", "--json"))
-    assert set(stats) == {"lanes", "leases", "retrying", "dead_letters", "pools", "strays"}
+    kinds = {"lanes", "leases", "retrying", "consumers"}
+    assert set(stats) == kinds | {"dead_letters", "pools", "strays"}
+    assert stats["consumers"] == 2
     assert "interactive" in headrace("queue")
+
+    [lost] = headrace("publish", folder / "long.jsonl", "--pool", "nobody").split()
+    watching = spawn("watch", lost, HEADRACE_BROKER=ready["broker"])
+    assert watching.stderr is not None
+    assert "no consumer of the pool nobody is up" in watching.stderr.readline()
+    assert headrace("cancel", lost) == "cancelled\n"
+    watching.kill()
 
 
 def test_a_broker_that_is_killed_again_while_it_starts_again_does_not_end_the_stack(
