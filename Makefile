@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 # The default build of torch brings the CUDA libraries: about 5 GB installed, and as much in uv's cache.
 NEED_GB := $(if $(TORCH),3,10)
 
-.PHONY: demo test lint unit tools chaos sanitize bench format protos clean
+.PHONY: demo test lint unit tools chaos sanitize wheel bench format protos clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -47,6 +47,12 @@ SEED ?=
 KILLS ?= 100
 chaos: $(READY)
 	$(BIN)/python -m tests.faults.chaos --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+# A wheel with the CPU kernels built for every level of x86 processor, so that its users need no compiler.
+wheel: $(READY)
+	rm -rf gpu_engine/kernels/prebuilt
+	$(BIN)/python -m headrace.gpu_engine.kernels.build
+	$(BIN)/python -m build --wheel
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

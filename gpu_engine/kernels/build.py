@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from headrace.gpu_engine.kernels.levels import Level
+from headrace.gpu_engine.kernels.levels import LEVELS, Level
 
 SOURCES: Final = Path(__file__).parent / "cpu"
 PREBUILT: Final = Path(__file__).parent / "prebuilt"
@@ -98,8 +98,6 @@ def _source_key() -> str:
     return digest.hexdigest()[:16]
 
 
-if __name__ == "__main__":  # python -m headrace.gpu_engine.kernels.build: before a wheel is made
-    from headrace.gpu_engine.kernels.levels import LEVELS
-
+if __name__ == "__main__":  # before a wheel is made
     for each in LEVELS:
         sys.stdout.write(f"{prebuild(each)}\n")
