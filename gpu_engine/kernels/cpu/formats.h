@@ -11,8 +11,8 @@
 //   Int8      2 k, 8 bits, scale a column    2 k, 13 bits     2 k in integers    exact over a chunk of 64 k
 //             and chunk
 //
-// Integer products are twice as many an instruction as float ones, on every processor since 2013 (vpmaddwd,
-// vpdpwssd). Weights have at most 13 bits and a sign, inputs 12, with a scale of their own in each row and chunk:
+// Integer products are twice as many an instruction as float ones, at the same rate on Intel since Skylake and AMD
+// since Zen 3 (vpmaddwd, vpdpwssd). Weights have at most 13 bits and a sign, inputs 12, with a scale of their own in each row and chunk:
 // 64 * 8191 * 4095 is below 2^31, so nothing overflows whatever the numbers. The error is below that of bf16
 // inputs (Int16 weights: a step of a 8191th of the column's largest, where bf16 has a 256th of each weight).
 
