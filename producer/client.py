@@ -3,6 +3,9 @@
     async with Client("127.0.0.1:50051") as client:
         async for event in client.generate([{"role": "user", "content": "Why is the sky blue?"}]):
             print(event.delta.text, end="")
+        print((await client.complete("Once upon a time", sampling={"max_tokens": 20})).text)
+
+What a caller needs is named here: the client, what goes in, what comes out, and the errors.
 
 A request has its id before it is sent, so sending it again is the same request. A stream that breaks is
 taken up behind the last cursor seen, on whichever gateway answers:
@@ -21,20 +24,58 @@ from typing import Self, TypeVar, Unpack
 
 import grpc.aio
 
+from headrace.broker.lines.request import Grammar, Sampling
 from headrace.broker.message import Lane
 from headrace.producer.backoff import Backoff, RetryPolicy
+from headrace.producer.client_errors import (
+    ClientError,
+    CursorGone,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotServed,
+    NotAllowed,
+    Overloaded,
+    RequestFailed,
+    RequestIdTaken,
+    UnknownRequest,
+    Unreachable,
+)
 from headrace.producer.client_request import (
     Completion,
     Deadline,
     Prompt,
     RequestOptions,
     Submitted,
+    checked_id,
     collect,
     inference_request,
 )
 from headrace.producer.follow import Follower, pause
 from headrace.v1 import inference_pb2 as pb
 from headrace.v1 import inference_pb2_grpc
+
+__all__ = [
+    "Client",
+    "ClientError",
+    "Completion",
+    "CursorGone",
+    "DeadlineExceeded",
+    "Grammar",
+    "InvalidRequest",
+    "Lane",
+    "ModelNotServed",
+    "NotAllowed",
+    "Overloaded",
+    "Prompt",
+    "RequestFailed",
+    "RequestIdTaken",
+    "RequestOptions",
+    "RetryPolicy",
+    "Sampling",
+    "Submitted",
+    "UnknownRequest",
+    "Unreachable",
+]
 
 Answer = TypeVar("Answer")
 
@@ -86,8 +127,9 @@ class Client:
         After `restarted`, drop the text shown so far. A loop that is left early cancels the request if
         `cancel_on_abandon` (default: on the interactive lane); a process that dies leaves it running.
         """
-        lane = options.setdefault("lane", Lane.INTERACTIVE)
+        options.setdefault("lane", Lane.INTERACTIVE)
         request = inference_request(prompt, options)
+        interactive = options["lane"] == Lane.INTERACTIVE
         # Not the gateway's cancel_on_disconnect: a connection that breaks shall not end the request.
         message = pb.GenerateRequest(request=request, cancel_on_disconnect=False)
         deadline = Deadline(options.get("timeout_s"))
@@ -97,7 +139,7 @@ class Client:
                 async for event in events:
                     yield event
         except (GeneratorExit, asyncio.CancelledError):
-            if cancel_on_abandon or (cancel_on_abandon is None and lane is Lane.INTERACTIVE):
+            if cancel_on_abandon or (cancel_on_abandon is None and interactive):
                 self._cancel_in_background(request.request_id)
             raise
 
@@ -120,15 +162,16 @@ class Client:
 
     async def watch(self, request_id: str, cursor: str = "") -> AsyncGenerator[pb.StreamEvent]:
         """Yields the events of a submitted request from its beginning, or behind `cursor`, to its end."""
-        follower = Follower(self._stub, request_id, self._policy, cursor=cursor)
+        follower = Follower(self._stub, checked_id(request_id), self._policy, cursor=cursor)
         async with aclosing(follower.events()) as events:
             async for event in events:
                 yield event
 
     async def cancel(self, request_id: str) -> bool:
         """Asks for a request to be stopped; False when it had ended before."""
+        request = pb.CancelRequest(request_id=checked_id(request_id))
         response: pb.CancelResponse = await self._call(
-            lambda timeout: self._stub.Cancel(pb.CancelRequest(request_id=request_id), timeout=timeout),
+            lambda timeout: self._stub.Cancel(request, timeout=timeout),
             Backoff(self._policy),
             Deadline(None),
         )

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypedDict
 
+import msgspec
+
+from headrace.broker.bounds import LONGEST_KEPT_S
 from headrace.broker.events import Usage
 from headrace.broker.ids import new_request_id
 from headrace.broker.lines.openai import CHAT, COMPLETIONS
@@ -23,7 +26,6 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, object]]
 
 # The service ends a request at its deadline and says so; the call waits a little longer to hear it.
 DEADLINE_GRACE_S = 2.0
-LONGEST_DURATION_S = 315_576_000_000  # of google.protobuf.Duration
 # Ids carry a place of their log. A client knows none, so it spreads its requests over all that there may be.
 PLACES = 1 << 14
 _LANES = {
@@ -37,13 +39,14 @@ _LANES = {
 class RequestOptions(TypedDict, total=False):
     """What a request may say besides its prompt.
 
+    `sampling`: a `Sampling`, or its fields as a dict, such as `{"max_tokens": 5}`.
     `request_id`: the same id with the same content is the same request; one is made when there is none.
     `timeout_s`: bounds everything, queueing and retries included; the request expires with it.
     `queue_timeout_s`: how long it may wait for its start, where the lane's policy lets a request say so.
     """
 
     model: str
-    sampling: Sampling
+    sampling: Sampling | Mapping[str, object]
     lane: Lane
     custom_id: str
     request_id: str
@@ -96,27 +99,35 @@ def inference_request(prompt: Prompt, options: RequestOptions) -> pb.InferenceRe
     if unknown := set(options) - RequestOptions.__optional_keys__:
         known = ", ".join(sorted(RequestOptions.__optional_keys__))
         raise InvalidRequest(f"there is no option {min(unknown)!r}; there are {known}")
-    lane = options.get("lane", Lane.STANDARD)
-    text = isinstance(prompt, str)
-    chat = not text and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    lane = _lane(options.get("lane", Lane.STANDARD))
+    text, ids, messages = _input(prompt)
     request = ParsedRequest(
-        endpoint=CHAT if chat else COMPLETIONS,
+        endpoint=COMPLETIONS if messages is None else CHAT,
         custom_id=options.get("custom_id"),
         model=options.get("model"),
-        messages=[each for each in prompt if isinstance(each, Mapping)] if chat else None,
-        prompt=prompt if isinstance(prompt, str) else [each for each in prompt if isinstance(each, int)],
-        sampling=options.get("sampling", Sampling()),
+        messages=messages,
+        prompt=text if ids is None else ids,
+        sampling=_sampling(options.get("sampling", Sampling())),
     )
     message = _checked(request)
-    message.request_id = options.get("request_id") or new_request_id(lane, secrets.randbelow(PLACES))
+    message.request_id = checked_id(options.get("request_id")) or new_request_id(
+        lane, secrets.randbelow(PLACES)
+    )
     message.lane = _LANES[lane]
     if (timeout_s := options.get("timeout_s")) is not None:
+        _check_time("timeout_s", timeout_s, low=-LONGEST_KEPT_S)  # one that is over is told as such
         message.deadline.FromMilliseconds(int((time.time() + timeout_s) * 1000))
     if (queue_timeout_s := options.get("queue_timeout_s")) is not None:
-        if not 0 < queue_timeout_s < LONGEST_DURATION_S:
-            raise InvalidRequest(f"queue_timeout_s must be above 0, not {queue_timeout_s}")
+        _check_time("queue_timeout_s", queue_timeout_s, low=0)
         message.queue_timeout.FromMilliseconds(max(1, int(queue_timeout_s * 1000)))
     return message
+
+
+def checked_id(request_id: object) -> str:
+    """'' for None; raises InvalidRequest for what is no id at all."""
+    if request_id is None or isinstance(request_id, str):
+        return request_id or ""
+    raise InvalidRequest(f"a request id is a text, not {type(request_id).__name__}")
 
 
 async def collect(events: AsyncIterator[pb.StreamEvent]) -> Completion:
@@ -138,6 +149,64 @@ async def collect(events: AsyncIterator[pb.StreamEvent]) -> Completion:
             case "failed":
                 raise _failure(event.failed, "".join(pieces))
     raise AssertionError("a stream ends with a terminal event, or raises")
+
+
+def _input(prompt: object) -> tuple[str | None, list[int] | None, list[Mapping[str, object]] | None]:
+    """The prompt as one of the three that it may be. Nothing of it is left out: what is none is refused."""
+    if isinstance(prompt, str):
+        return prompt, None, None
+    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray | memoryview):
+        messages = [each for each in prompt if isinstance(each, Mapping)]
+        if messages and len(messages) == len(prompt):
+            return None, None, messages
+        ids = [each for each in prompt if type(each) is int]
+        if len(ids) == len(prompt):
+            return None, ids, None
+    raise InvalidRequest(
+        "a prompt is a text, a list of messages such as {'role': 'user', 'content': 'Hello'}, or a list of "
+        f"token ids; this is {_kind(prompt)}"
+    )
+
+
+def _kind(prompt: object) -> str:
+    """What somebody gave as a prompt, in a few words."""
+    name = type(prompt).__name__
+    if isinstance(prompt, list | tuple):
+        return f"a {name} of {', '.join(sorted({type(each).__name__ for each in prompt}))}"
+    return f"of the type {name}"
+
+
+def _sampling(given: object) -> Sampling:
+    if isinstance(given, Sampling):
+        return given
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise InvalidRequest(f"sampling takes a Sampling or a dict such as {{'max_tokens': 5}}, not {kind}")
+    if unknown := set(given) - set(Sampling.__struct_fields__):
+        known = ", ".join(sorted(Sampling.__struct_fields__))
+        raise InvalidRequest(f"there is no sampling parameter {min(map(repr, unknown))}; there are {known}")
+    stop = given.get("stop")
+    fields = {**given, "stop": (stop,)} if isinstance(stop, str) else dict(given)
+    try:
+        return msgspec.convert(fields, Sampling)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"sampling makes no sense: {error}") from error
+
+
+def _lane(given: object) -> Lane:
+    try:
+        return Lane(str(given))
+    except ValueError as error:
+        raise InvalidRequest(f"{str(given)[:40]!r} is no lane; use one of {', '.join(Lane)}") from error
+
+
+def _check_time(name: str, seconds: object, *, low: float) -> None:
+    """Raises InvalidRequest for what is no number of seconds above `low`, nor of ten years at most."""
+    if not (isinstance(seconds, int | float) and low < seconds <= LONGEST_KEPT_S):
+        above = "above 0 and " if low == 0 else ""
+        raise InvalidRequest(
+            f"{name} must be a number of seconds {above}up to {LONGEST_KEPT_S}, not {seconds!r:.40}"
+        )
 
 
 def _checked(request: ParsedRequest) -> pb.InferenceRequest:
