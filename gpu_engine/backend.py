@@ -67,6 +67,8 @@ def _go_native(config: EngineConfig, model: LoadedModel) -> LoadedModel:
     kernels = library()
     assert kernels is not None, "suits has seen them"
     pool = Pool(config.threads or len(os.sched_getaffinity(0)), kernels=kernels, pin=config.pin_threads)
+    if config.threads is not None:
+        torch.set_num_threads(1)  # torch's would spin beside the pool's, and has little left to do
     form = _FORMATS[_weight_format(config)]
     assert isinstance(model.decoder, Decoder)
     decoder = NativeDecoder(model.decoder, pool, form, _cache_dtype(config))
