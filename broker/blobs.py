@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +97,26 @@ class BlobStore:
         self._files, self._root = _open(url, self._shown, options or {})
         self._is_local = "file" in _protocols(self._files)
         self._was_used = False  # by us: its folder was there
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it is, on this machine; None for a store elsewhere."""
+        return Path(self._root) if self._is_local else None
+
+    def require_room(self) -> None:
+        """Makes the folder where it is on this machine, and writes to it; raises BlobUnreachable where that
+        is impossible. Blocks for a moment."""
+        if self.folder is None:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder) as probe:
+                probe.write(b"?")
+        except OSError as error:
+            raise BlobUnreachable(
+                f"the blob store {self._shown} cannot be written to ({error.strerror or error}); change its "
+                "rights, or name another folder"
+            ) from error
 
     async def put(self, body: bytes, content_type: str) -> Claim:
         """Stores the body of a message; it is durable, and whole for every reader, once this returns."""

@@ -88,7 +88,9 @@ def explain(error: Exception) -> tuple[str, ExitCode]:
     usage = getattr(error, "format_message", None)  # of typer's, or of the click that it stands on
     if usage is not None:
         words = usage().rstrip(".").replace("Value error, ", "")  # how pydantic begins the words of others
-        return f"{words}; see `headrace --help`", ExitCode.COULD_NOT_RUN
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "headrace"
+        return f"{words}; see `{command} --help`", ExitCode.COULD_NOT_RUN
     return f"unexpected error: {error!r}; run it again with {DEBUG} to see where", ExitCode.OUR_BUG
 
 

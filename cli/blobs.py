@@ -55,6 +55,8 @@ def sweep(
     if url is None:
         raise Mistake("which store? Pass --blobs URL or set HEADRACE_BLOBS")
     store = BlobStore(url, patience_s=PATIENCE_S)
+    if store.folder is not None and not store.folder.is_dir():
+        raise Mistake(f"there is no folder {store.folder} to sweep; look at --blobs and HEADRACE_BLOBS")
     named = broker is not None or environment.broker is not None
     where = options.where(broker, broker_option, prefix) if named else None
     run_async(_sweep(store, older_than_ms, where))

@@ -42,7 +42,7 @@ def consumer(
 
     environment = read_environment()
     check_place(ready_file)
-    names = tuple(served_model_name or ()) or served_names(engine.model)
+    names = options.served_names(served_model_name) or served_names(engine.model)
     settings = ConsumerSettings(
         broker=options.broker_url(broker, broker_option, environment),
         prefix=options.prefix(prefix, environment),

@@ -156,7 +156,7 @@ async def _replay_one(broker: Broker, position: str) -> bool:
         print(error, file=sys.stderr)
         return False
     if ref is None:
-        print(f"there is no dead letter {position}", file=sys.stderr)
+        _tell_unknown(position)
         return False
     print(ref.request_id, flush=True)
     return True
@@ -173,9 +173,23 @@ async def _purge(
         async with aclosing(pages_of(broker, positions, wanted)) as pages:
             async for page in pages:
                 asked += len(page)
-                purged += await broker.discard(page)
+                purged += await (broker.discard(page) if positions is None else _purge_named(broker, page))
     print(f"{purged} purged")
     return ExitCode.OK if purged == asked else ExitCode.SOME_FAILED
+
+
+async def _purge_named(broker: Broker, positions: Sequence[str]) -> int:
+    purged = 0
+    for position in positions:
+        if await broker.discard([position]):
+            purged += 1
+        else:
+            _tell_unknown(position)
+    return purged
+
+
+def _tell_unknown(position: str) -> None:
+    print(f"there is no dead letter {printable(position)}", file=sys.stderr)
 
 
 async def _confirmed(broker: Broker, positions: Sequence[str] | None, wanted: Wanted) -> Wanted:

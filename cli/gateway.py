@@ -35,7 +35,7 @@ def gateway(
     """Serve gRPC: take requests in and stream their answers."""
     environment = read_environment()
     check_place(ready_file)
-    store = service_options.blob_store(blobs, environment)
+    store = service_options.blob_store(blobs, environment, writes=True)
     settings = GatewaySettings(
         broker=SecretStr(options.broker_url(broker, broker_option, environment)),
         prefix=options.prefix(prefix, environment),

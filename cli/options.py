@@ -16,6 +16,7 @@ from headrace.cli.numbers import number
 from headrace.cli.settings import Environment, read_environment
 from headrace.producer.backoff import RetryPolicy
 
+LONGEST_MODEL_NAME = 200
 # Somebody sits at the terminal: better to be told soon that nobody answers.
 IMPATIENT = RetryPolicy(longest_s=1.0, patience_s=8.0)
 
@@ -141,6 +142,16 @@ def pool(option: str | None, environment: Environment) -> str:
     if name and not POOL.fullmatch(name):
         raise Mistake(f"{name[:80]!r} is no name of a pool; use 1 to 64 letters, digits, - and _")
     return name
+
+
+def served_names(given: Sequence[str] | None) -> tuple[str, ...]:
+    """What requests may call the model; raises Mistake for what none could write."""
+    for name in given or ():
+        if not name.strip() or not name.isprintable() or len(name) > LONGEST_MODEL_NAME:
+            raise Mistake(
+                f"--served-model-name takes 1 to {LONGEST_MODEL_NAME} printable characters, not {name[:40]!r}"
+            )
+    return tuple(given or ())
 
 
 def prefix(option: str | None, environment: Environment) -> str:

@@ -55,7 +55,7 @@ def run(
         broker=broker,
         prefix=options.prefix(prefix, environment),
         lane=lane,
-        served_model_names=tuple(served_model_name or ()),
+        served_model_names=options.served_names(served_model_name),
         blobs=service_options.blob_store(blobs, environment),
         blob_threshold=blob_threshold,
     )

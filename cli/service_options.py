@@ -111,13 +111,16 @@ def tenant_weights(texts: Sequence[str] | None) -> dict[str, float]:
     return weights
 
 
-def blob_store(option: str | None, environment: Environment) -> str | None:
-    """URL of the store for large bodies, if there is one. Raises BlobError for one that cannot be used."""
+def blob_store(option: str | None, environment: Environment, *, writes: bool = False) -> str | None:
+    """URL of the store for large bodies, if there is one. Raises BlobError for one that cannot be used;
+    `writes`: also for a folder that cannot be written to, which is made where it is missing."""
     url = option
     if url is None and environment.blobs is not None:
         url = environment.blobs.get_secret_value()
     if url is not None:
-        BlobStore(url)
+        store = BlobStore(url)
+        if writes:
+            store.require_room()
     return url
 
 

@@ -84,10 +84,10 @@ def up(
         consumers=consumers,
         lease_s=lease,
         log_retention_s=log_retention,
-        served_model_names=tuple(served_model_name or ()),
+        served_model_names=options.served_names(served_model_name),
         grpc_port=grpc_port,
         grace_s=grace,
-        blobs=service_options.blob_store(blobs, environment),
+        blobs=service_options.blob_store(blobs, environment, writes=True),
         consumer_arguments=(
             *common,
             *deaths,

@@ -79,7 +79,7 @@ class DeadLetters:
         except Unreadable as error:
             raise BrokerError(
                 f"{letter.position} cannot be replayed, since it is no message: {error}; publish it yourself "
-                "as it should be, and discard this letter"
+                "as it should be, and remove this letter (`headrace dlq purge`)"
             ) from error
         headers = {**old.message.headers, REPLAY_OF: old.ref.request_id}
         return structs.replace(old.message, request_id=new_request_id(old.message.lane), headers=headers)

@@ -62,6 +62,7 @@ def test_what_is_older_is_dropped_and_counted_and_the_rest_stays(
         (("--older-than", "soon", "--blobs", "{store}"), "is no age"),
         (("--older-than", "7d"), "HEADRACE_BLOBS"),
         (("--blobs", "{store}"), "--older-than"),
+        (("--older-than", "7d", "--blobs", "{store}/none"), "/none to sweep"),
         (("--older-than", "7d", "--blobs", "{store}", "--broker", "unix:///none"), "cannot reach"),
     ],
 )

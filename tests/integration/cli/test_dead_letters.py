@@ -115,7 +115,7 @@ def test_one_letter_is_shown_whole(headrace: Headrace, letters: list[str]) -> No
 def test_a_replay_makes_new_requests_and_names_what_cannot_be_replayed(
     headrace: Headrace, letters: list[str], server: EmbeddedValkey, names: Names
 ) -> None:
-    [new] = headrace("dlq", "replay", "--all", code=1, error="cannot be replayed").split()
+    [new] = headrace("dlq", "replay", "--all", code=1, error="`headrace dlq purge`").split()
     assert new.startswith("req_")
     [left] = json.loads(headrace("dlq", "list", "--json"))
     assert left["position"] == letters[0]
@@ -141,7 +141,9 @@ def test_a_purge_asks_before_it_removes_anything(
 
 def test_a_purge_removes_what_it_is_told_and_no_more(headrace: Headrace, letters: list[str]) -> None:
     assert headrace("dlq", "purge", "--older-than", "1h", "--yes") == "0 purged\n"
-    assert headrace("dlq", "purge", letters[0], "nowhere/1-1", "--yes", code=1) == "1 purged\n"
+    named = ("dlq", "purge", letters[0], "nope", "nowhere/1-1", "--yes")
+    unknown = "there is no dead letter nope\nthere is no dead letter nowhere/1-1\n"
+    assert headrace(*named, code=1, error=unknown) == "1 purged\n"
     assert [letter["position"] for letter in json.loads(headrace("dlq", "list", "--json"))] == letters[1:]
     assert headrace("dlq", "purge", "--older-than", "0s", "--yes") == "1 purged\n"
     assert headrace("dlq", "list") == "no dead letters\n"

@@ -39,6 +39,23 @@ def test_an_unknown_command_or_option_is_a_sentence(capsys: pytest.CaptureFixtur
     assert "'--engine': 'steam' is not one of 'torch'" in sentence(capsys, "up", "--engine", "steam")
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("fly",), "headrace"),
+        (("queue", "--speed", "1"), "headrace queue"),
+        (("publish",), "headrace publish"),
+        (("dlq", "show"), "headrace dlq show"),
+        (("dlq", "lists"), "headrace dlq"),
+        (("up", "--lease", "inf"), "headrace up"),
+    ],
+)
+def test_wrong_usage_points_to_the_help_of_its_own_command(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], command: str
+) -> None:
+    assert sentence(capsys, *words).endswith(f"; see `{command} --help`")
+
+
 def test_no_command_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([]) == 0
     shown = capsys.readouterr().out

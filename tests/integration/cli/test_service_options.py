@@ -66,7 +66,11 @@ def test_an_option_that_was_given_twice_is_handed_on_twice() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--lane-policy", "express:size=1"), ("--tenant-weight", "a"), ("--pool", "a.b"), ("--blobs", "")],
+    [
+        *(("--lane-policy", "express:size=1"), ("--tenant-weight", "a"), ("--pool", "a.b")),
+        *(("--blobs", ""), ("--blobs", "/proc/x"), ("--blobs", "/dev/null/x")),
+        *(("--served-model-name", ""), ("--served-model-name", " "), ("--served-model-name", "a\nb")),
+    ],
 )
 def test_up_says_what_is_wrong_before_anything_starts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...]
