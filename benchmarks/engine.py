@@ -20,7 +20,16 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 import argparse  # noqa: E402 (the path first)
 from collections.abc import Sequence  # noqa: E402
 
-from benchmarks.engine_bench import peers_race  # noqa: E402
+from benchmarks.engine_bench import (  # noqa: E402
+    accuracy,
+    bookkeeping,
+    first_token,
+    kv_waste,
+    offline,
+    peers_race,
+    soak,
+    switches,
+)
 from benchmarks.engine_bench.contestants import PEER_NAMES  # noqa: E402
 from benchmarks.engine_bench.cpu import this_cpu  # noqa: E402
 from benchmarks.engine_bench.models import MODELS  # noqa: E402
@@ -29,6 +38,13 @@ from benchmarks.shared.program import Measurement, add_options, run_all  # noqa:
 
 MEASUREMENTS: dict[str, Measurement[EngineBenchSettings]] = {
     peers_race.NAME: peers_race.run,
+    accuracy.NAME: accuracy.run,
+    offline.NAME: offline.run,
+    bookkeeping.NAME: bookkeeping.run,
+    first_token.NAME: first_token.run,
+    kv_waste.NAME: kv_waste.run,
+    soak.NAME: soak.run,
+    switches.NAME: switches.run,
 }
 
 

@@ -9,7 +9,6 @@ from typing import Final
 from benchmarks.engine_bench.apart import apart
 from benchmarks.engine_bench.contestants import OUR_INT8, OUR_LOSSLESS, OURS, PEERS, Contestant
 from benchmarks.engine_bench.entering import READER, race_between, reader_in
-from benchmarks.engine_bench.foreign import MOST
 from benchmarks.engine_bench.laps import (
     BATCHED,
     LESS_IS_BETTER,
@@ -22,10 +21,11 @@ from benchmarks.engine_bench.laps import (
     reading,
 )
 from benchmarks.engine_bench.models import Model, model_folder
-from benchmarks.engine_bench.ratios import Spread, best_of, column, most_disturbed, ratio, spread
+from benchmarks.engine_bench.ratios import Spread, best_of, column, ratio, spread
 from benchmarks.engine_bench.rounds import Race, Turn
 from benchmarks.engine_bench.settings import EngineBenchSettings
 from benchmarks.engine_bench.targets import targets_for
+from benchmarks.engine_bench.telling import disturbance, join
 from benchmarks.engine_bench.weights import packed_bytes
 from benchmarks.shared.report import Row, Target, missing
 
@@ -63,12 +63,14 @@ def _tell(
 def _figure_row(model: Model, contestant: Contestant, race: Race, figure: str) -> Row:
     turns = race.turns[contestant.name]
     found = spread(column(turns, figure))
-    notes = [f"{found.least:,.3g} to {found.most:,.3g}", race.versions[contestant.name]]
-    if contestant is not OUR_LOSSLESS and OUR_LOSSLESS.name in race.turns:
+    notes = [found.as_note()]
+    if figure == BATCHED:
+        notes.append(race.versions[contestant.name])
+    if figure != MEMORY and contestant is not OUR_LOSSLESS and OUR_LOSSLESS.name in race.turns:
         against = _ratio(race.turns, OUR_LOSSLESS.name, contestant.name, figure)
-        notes.append(f"{OUR_LOSSLESS.name} is {against.middle:.2f} × as good")
+        notes.append(f"{OUR_LOSSLESS.name} is {against.middle:.2f} × as fast")
     what = f"{model.name}, {figure}, {contestant.name}"
-    return Row(NAME, what, found.middle, UNITS[figure], note=_join(*notes, _disturbance(turns)))
+    return Row(NAME, what, found.middle, UNITS[figure], note=join(*notes, disturbance(turns)))
 
 
 def _verdicts(
@@ -106,7 +108,7 @@ def _verdict(
         return missing(NAME, what, "one side of it was not measured")
     found = _ratio(race.turns, ours.name, best, figure)
     both = [*race.turns[ours.name], *race.turns[best]]
-    note = _join(f"the best is {best}", f"{found.least:.2f} to {found.most:.2f}", _disturbance(both))
+    note = join(f"the best is {best}", found.as_note(), disturbance(both))
     return Row(NAME, what, found.middle, "×", target, note)
 
 
@@ -120,10 +122,10 @@ def _ceiling(settings: EngineBenchSettings, model: Model, race: Race) -> Iterato
     turns, reads = race.turns[OUR_LOSSLESS.name], race.turns[READER]
     num_bytes, _ = apart(packed_bytes, str(model_folder(model, settings.cache)), "int16")
     bandwidth = spread(column(reads, READ))
-    yield Row(NAME, f"{model.name}, {READ}", bandwidth.middle / 1e9, UNITS[READ], note=_disturbance(reads))
+    yield Row(NAME, f"{model.name}, {READ}", bandwidth.middle / 1e9, UNITS[READ], note=disturbance(reads))
     most = [read / num_bytes for read in column(reads, READ)]
     share = spread([100 * value / bound for value, bound in zip(column(turns, SINGLE), most, strict=True)])
-    note = _join(f"at most {spread(most).middle:,.0f} tokens/s", f"weights of {num_bytes / 2**20:,.0f} MiB")
+    note = join(f"at most {spread(most).middle:,.0f} tokens/s", f"weights of {num_bytes / 2**20:,.0f} MiB")
     yield Row(NAME, what, share.middle, "%", targets_for(settings.cpu).ceiling, note)
 
 
@@ -133,12 +135,3 @@ def _ratio(turns: Mapping[str, Sequence[Turn]], ours: str, theirs: str, figure: 
         column(turns[theirs], figure),
         less_is_better=figure in LESS_IS_BETTER,
     )
-
-
-def _disturbance(turns: Sequence[Turn]) -> str:
-    others = most_disturbed(turns)
-    return f"others {others:.2f} core{' (DISTURBED)' if others > MOST else ''}"
-
-
-def _join(*notes: str) -> str:
-    return "; ".join(note for note in notes if note)

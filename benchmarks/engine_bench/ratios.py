@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.engine_bench.rounds import Turn
 from benchmarks.shared.figures import median
+from benchmarks.shared.report import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,11 @@ class Spread:
     least: float
     most: float
 
-    def __str__(self) -> str:
-        return f"{self.least:.3g}-{self.most:.3g}"
+    def as_note(self, scale: float = 1.0) -> str:
+        """From the least to the most; empty where there is only one value."""
+        if self.least == self.most:
+            return ""
+        return f"{number(scale * self.least)} to {number(scale * self.most)}"
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -35,6 +35,6 @@ TOP1_INT8: Final = Target("at least", 97)  # per cent of tokens with the same fi
 LLM_SHARE: Final = Target("at least", 97)  # per cent of the step loop's speed through `generate_batch`
 BOOKKEEPING: Final = Target("at most", 5)  # per cent of a step
 STEP_AT_256_MS: Final = Target("at most", 1)
-IDLE_FIRST_TOKEN: Final = Target("at most", 1.1)  # of a bare forward
+IDLE_TTFT: Final = Target("at most", 1.1)  # of a bare forward
 KV_WASTE: Final = Target("at most", 4)  # per cent of the allocated slots
 SOAK_MIB: Final = Target("at most", 8)
