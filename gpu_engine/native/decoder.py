@@ -47,7 +47,8 @@ class NativeDecoder:
         self._struct = DecoderStruct(
             layers=ctypes.addressof(self._layers),
             norm=self._weight_of(decoder.norm),
-            head=self._pack(Linear(decoder.head.weight)),
+            # Nothing comes behind the head that would level its errors out.
+            head=self._pack(Linear(decoder.head.weight), Format.INT16 if form is Format.INT8 else form),
             num_layers=self.config.num_layers,
             hidden=self.config.hidden_size,
             eps=self.config.norm_eps,
@@ -112,10 +113,10 @@ class NativeDecoder:
         attention, mlp = layer.attention, layer.mlp
         assert isinstance(mlp, GatedMLP), "ask can_run first"
         struct = LayerStruct(
-            qkv=self._pack(attention.qkv),
-            output=self._pack(attention.output),
-            gate_up=self._pack(mlp.gate_up, gated=True),
-            down=self._pack(mlp.down),
+            qkv=self._pack(attention.qkv, self._form),
+            output=self._pack(attention.output, self._form),
+            gate_up=self._pack(mlp.gate_up, self._form, gated=True),
+            down=self._pack(mlp.down, self._form),
             attention_norm=self._weight_of(layer.attention_norm),
             mlp_norm=self._weight_of(layer.mlp_norm),
             gate=GATES[self.config.activation].value,
@@ -129,8 +130,9 @@ class NativeDecoder:
             assert isinstance(layer, PreNormLayer)
         return struct
 
-    def _pack(self, part: Linear, *, gated: bool = False) -> LinearStruct:
-        form = Format.BF16 if self._form is Format.FLOAT32 and _is_bf16(part.weight) else self._form
+    def _pack(self, part: Linear, form: Format, *, gated: bool = False) -> LinearStruct:
+        if form is Format.FLOAT32 and _is_bf16(part.weight):
+            form = Format.BF16
         packed = pack_linear(self._pool, part.weight, part.bias, form, gated=gated)
         self._kept.append(packed)
         return packed.struct
