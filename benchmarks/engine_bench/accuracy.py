@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.engine_bench.apart import apart
+from benchmarks.engine_bench.distance import Distance, compare
 from benchmarks.engine_bench.models import SMOLLM2, model_folder
 from benchmarks.engine_bench.our_parts import load_parts, our_config
 from benchmarks.engine_bench.settings import EngineBenchSettings
@@ -26,15 +26,6 @@ _TEXT: Final = Path(__file__).parent / "prose.txt"
 _OURS: Final = ("float32", "int16", "int8")
 _BF16: Final = "transformers bfloat16"
 _KL_UNIT: Final = "nat / 10⁶"
-
-
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """From float32: mean Kullback-Leibler divergence over all positions, in nat, and the share of positions
-    (0 to 1) whose likeliest token is the same."""
-
-    divergence: float
-    same_choice: float
 
 
 def run(settings: EngineBenchSettings) -> Iterator[Row]:
@@ -60,14 +51,6 @@ def measure(model: str, threads: int, most: int) -> tuple[int, dict[str, Distanc
     for form in _OURS:
         found[form] = compare(reference, our_logits(model, ids, form, threads))
     return len(ids), found
-
-
-def compare(reference: torch.Tensor, logits: torch.Tensor) -> Distance:
-    """Of logits [T, V]."""
-    expected, found = (torch.log_softmax(each.double(), dim=-1) for each in (reference, logits))
-    divergence = (expected.exp() * (expected - found)).sum(dim=-1).mean()
-    same = (reference.argmax(dim=-1) == logits.argmax(dim=-1)).double().mean()
-    return Distance(float(divergence), float(same))
 
 
 @torch.inference_mode()

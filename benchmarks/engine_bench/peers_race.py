@@ -8,6 +8,7 @@ from typing import Final
 
 from benchmarks.engine_bench.apart import apart
 from benchmarks.engine_bench.contestants import OUR_INT8, OUR_LOSSLESS, OURS, PEERS, Contestant
+from benchmarks.engine_bench.cpu import Cpu
 from benchmarks.engine_bench.entering import READER, race_between, reader_in
 from benchmarks.engine_bench.laps import (
     BATCHED,
@@ -43,12 +44,12 @@ def run(settings: EngineBenchSettings) -> Iterator[Row]:
             race = stack.enter_context(race_between(settings, contestants, model, workload, act))
             stack.enter_context(reader_in(race, settings, reading))
             race.run(settings.rounds)
-            yield from _tell(settings, model, contestants, race)
+            yield from tell_race(settings.cpu, model, contestants, race)
+            yield from _ceiling(settings, model, race)
 
 
-def _tell(
-    settings: EngineBenchSettings, model: Model, contestants: Sequence[Contestant], race: Race
-) -> Iterator[Row]:
+def tell_race(cpu: Cpu, model: Model, contestants: Sequence[Contestant], race: Race) -> Iterator[Row]:
+    """Who could not run, and why; then, figure by figure, what each brought, and ours against the best."""
     for contestant in contestants:
         if contestant.name in race.fallen:
             yield missing(NAME, f"{model.name}, {contestant.name}", race.fallen[contestant.name])
@@ -56,8 +57,7 @@ def _tell(
         for contestant in contestants:
             if contestant.name in race.turns:
                 yield _figure_row(model, contestant, race, figure)
-        yield from _verdicts(settings, model, contestants, race, figure)
-    yield from _ceiling(settings, model, race)
+        yield from _verdicts(cpu, model, contestants, race, figure)
 
 
 def _figure_row(model: Model, contestant: Contestant, race: Race, figure: str) -> Row:
@@ -74,13 +74,13 @@ def _figure_row(model: Model, contestant: Contestant, race: Race, figure: str) -
 
 
 def _verdicts(
-    settings: EngineBenchSettings,
+    cpu: Cpu,
     model: Model,
     contestants: Sequence[Contestant],
     race: Race,
     figure: str,
 ) -> Iterator[Row]:
-    targets = targets_for(settings.cpu)
+    targets = targets_for(cpu)
     lossless = {BATCHED: targets.batched, SINGLE: targets.single, TTFT: targets.first_token}
     if figure in lossless:
         yield _verdict(model, contestants, race, figure, OUR_LOSSLESS, lossless[figure])

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from benchmarks.engine_bench.foreign import Others
 from benchmarks.shared.environments import Command
@@ -35,6 +35,13 @@ class Turn:
 
     figures: Figures
     others: float
+
+
+class Entrant(Protocol):
+    """Who takes turns in a race."""
+
+    def take_turn(self) -> Turn:
+        """Raises CannotRun where it ended."""
 
 
 class Runner:
@@ -80,21 +87,21 @@ class Race:
         self.turns: dict[str, list[Turn]] = {}
         self.fallen: dict[str, str] = {}
         self.versions: dict[str, str] = {}
-        self._runners: dict[str, Runner] = {}
+        self._entrants: dict[str, Entrant] = {}
 
-    def enter(self, name: str, runner: Runner) -> None:
-        self._runners[name], self.turns[name] = runner, []
+    def enter(self, name: str, entrant: Entrant) -> None:
+        self._entrants[name], self.turns[name] = entrant, []
 
     def run(self, rounds: int) -> None:
         for _ in range(rounds):
-            for name, runner in list(self._runners.items()):
+            for name, entrant in list(self._entrants.items()):
                 try:
-                    self.turns[name].append(runner.take_turn())
+                    self.turns[name].append(entrant.take_turn())
                 except CannotRun as error:
                     self.drop(name, error)
 
     def drop(self, name: str, reason: object) -> None:
-        self._runners.pop(name, None)
+        self._entrants.pop(name, None)
         self.turns.pop(name, None)
         self.fallen[name] = str(reason)
 

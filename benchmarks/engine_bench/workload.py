@@ -45,20 +45,21 @@ def draw_workload(
     """Prompts of 16 to 256 tokens; two thirds of the answers short (8 to 64), the others long (128 to 256).
     `bos` begins each prompt; `shared_prefix` tokens at the beginning of all are the same. `shorter` divides
     the answers' lengths, for a smoke run."""
-    ids = random.Random(seed)
-    prefix = _draw(ids, shared_prefix)
-    rows = [_draw_row(ids, bos, prefix, shorter) for _ in range(count)]
-    return Workload(rows, _begin(_draw(ids, SINGLE_PROMPT), bos), max(2, SINGLE_TOKENS // shorter))
+    rng = random.Random(seed)
+    prefix = _draw_ids(random.Random(f"prefix {seed}"), shared_prefix)  # leaves the rest as it is
+    rows = [_draw_row(rng, bos, prefix, shorter) for _ in range(count)]
+    single = _begin(_draw_ids(random.Random(f"single {seed}"), SINGLE_PROMPT), bos)
+    return Workload(rows, single, max(2, SINGLE_TOKENS // shorter))
 
 
-def _draw_row(ids: random.Random, bos: int | None, prefix: list[int], shorter: int) -> Row:
-    prompt = [*prefix, *_draw(ids, ids.randint(16, 256))]
-    tokens = ids.randint(8, 64) if ids.random() < 2 / 3 else ids.randint(128, 256)
-    return Row(_begin(prompt, bos), max(2, tokens // shorter))
+def _draw_row(rng: random.Random, bos: int | None, prefix: list[int], shorter: int) -> Row:
+    length = rng.randint(16, 256)
+    tokens = rng.randint(8, 64) if rng.random() < 2 / 3 else rng.randint(128, 256)
+    return Row(_begin([*prefix, *_draw_ids(rng, length)], bos), max(2, tokens // shorter))
 
 
-def _draw(ids: random.Random, count: int) -> list[int]:
-    return [ids.randrange(LOWEST_ID, HIGHEST_ID) for _ in range(count)]
+def _draw_ids(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(LOWEST_ID, HIGHEST_ID) for _ in range(count)]
 
 
 def _begin(prompt: list[int], bos: int | None) -> list[int]:
