@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 # The default build of torch brings the CUDA libraries: about 5 GB installed, and as much in uv's cache.
 NEED_GB := $(if $(TORCH),3,10)
 
-.PHONY: demo test lint unit tools chaos sanitize wheel bench format protos clean
+.PHONY: demo test lint unit tools chaos sanitize wheel bench bench-engine format protos clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -41,6 +41,10 @@ tools:
 # What the queue costs, with the peers' figures beside ours; each with its target.
 bench: $(READY)
 	$(BIN)/python benchmarks/queue.py $(if $(QUICK),--quick)
+
+# The engine beside its CPU peers, which are installed and built at the first use: see benchmarks/README.md.
+bench-engine: $(READY)
+	$(BIN)/python benchmarks/engine.py $(if $(QUICK),--quick)
 
 # A long run of random kills with real processes; prints its seed, takes one back: make chaos SEED=7 KILLS=300
 SEED ?=
