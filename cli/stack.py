@@ -22,8 +22,7 @@ from headrace.broker.connect import connect
 from headrace.broker.embedded.kafka import EmbeddedKafka, KafkaOptions
 from headrace.broker.embedded.valkey import EmbeddedValkey
 from headrace.broker.errors import BrokerUnavailable
-from headrace.broker.kafka.address import parse_address as kafka_address
-from headrace.broker.redis_streams.address import client_for as redis_address
+from headrace.broker.kafka.address import parse_address
 from headrace.cli.broker_keeper import BrokerKeeper, EmbeddedBroker
 from headrace.cli.broker_options import with_options
 from headrace.cli.engine_options import engine_arguments
@@ -198,9 +197,12 @@ def check_embedded(broker: str, options: Mapping[str, str]) -> None:
     """Raises BrokerError for options that the broker would refuse once it is up."""
     match broker:
         case "redis":
-            redis_address(with_options("redis://127.0.0.1:1", options))
+            # Here, since a client library takes long to load, and help texts need none.
+            from headrace.broker.redis_streams.address import client_for
+
+            client_for(with_options("redis://127.0.0.1:1", options))
         case "kafka":
-            kafka_address("kafka://127.0.0.1:1", options)
+            parse_address("kafka://127.0.0.1:1", options)
 
 
 def free_port() -> int:

@@ -11,14 +11,15 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
-from headrace.gpu_engine.memory.kv_memory import KVMemory
-from headrace.gpu_engine.scheduling.scheduler import Scheduler
-from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
-from headrace.gpu_engine.steps import Steps
+if TYPE_CHECKING:  # whoever draws a trace need not load what an engine is made of
+    from headrace.gpu_engine.memory.kv_memory import KVMemory
+    from headrace.gpu_engine.scheduling.scheduler import Scheduler
+    from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
+    from headrace.gpu_engine.steps import Steps
 
 VERSION: Final = 1
 FLUSH_S: Final = 0.05

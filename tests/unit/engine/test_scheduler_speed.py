@@ -12,7 +12,7 @@ from headrace.gpu_engine.scheduling.step import StepResult
 
 RUNNING, WAITING, PROMPT = 256, 600, 100
 BOUND_S = 1.5e-3
-"""Half as much again as we promise, since other processes share the machine that tests run on."""
+"""Half as much again as we promise, since processors differ, and others share their caches."""
 
 
 def full_scheduler() -> Scheduler:
@@ -36,14 +36,14 @@ def full_scheduler() -> Scheduler:
 
 
 def take_step(scheduler: Scheduler) -> float:
-    """Seconds spent in the scheduler."""
-    began = time.perf_counter()
+    """Seconds of this thread's own time spent in the scheduler: others share the machine."""
+    began = time.thread_time()
     plan = scheduler.schedule()
-    planned = time.perf_counter()
+    planned = time.thread_time()
     result = StepResult(plan.step, {chunk.request_id: 7 for chunk in plan.chunks if chunk.samples})
-    computed = time.perf_counter()
+    computed = time.thread_time()
     scheduler.apply(plan, result)
-    return time.perf_counter() - computed + planned - began
+    return time.thread_time() - computed + planned - began
 
 
 def test_a_step_of_256_running_requests_costs_the_scheduler_less_than_a_millisecond() -> None:
