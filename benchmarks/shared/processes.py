@@ -21,8 +21,9 @@ def family(pid: int) -> list[int]:
     """The process and all that it started, oldest first."""
     found = [pid]
     for parent in found:
-        with contextlib.suppress(OSError):
-            found += map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):  # any thread may have started some
+            with contextlib.suppress(OSError):
+                found += map(int, children.read_text().split())
     return found
 
 

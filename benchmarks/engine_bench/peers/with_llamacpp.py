@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import ctypes
 import http.client
 import json
+import signal
 import socket
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +22,7 @@ LONGEST = 640  # tokens of a request, prompt and answer
 
 def load(options: argparse.Namespace) -> Answer:
     port = free_port()
-    server = subprocess.Popen(arguments(options, port), stdin=subprocess.DEVNULL)
+    server = subprocess.Popen(arguments(options, port), stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
     atexit.register(server.terminate)
     while not is_up(port):
         if server.poll() is not None:
@@ -31,6 +34,12 @@ def load(options: argparse.Namespace) -> Answer:
             return sum(callers.map(lambda row: complete(port, row), rows))
 
     return answer
+
+
+def die_with_parent() -> None:
+    """However this process ends: Linux's PR_SET_PDEATHSIG."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 def arguments(options: argparse.Namespace, port: int) -> list[str]:

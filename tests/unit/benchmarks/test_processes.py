@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+
+from benchmarks.shared.processes import family
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 PARENT = """
@@ -46,3 +49,26 @@ def test_a_child_ends_with_a_benchmark_that_was_killed(end: signal.Signals, tmp_
     while not is_gone(child) and time.monotonic() < limit:
         time.sleep(0.01)
     assert is_gone(child)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_child_that_another_thread_started_belongs_to_the_family() -> None:
+    children: list[subprocess.Popen[bytes]] = []
+    threaded = threading.Event()
+
+    def start() -> None:
+        children.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        threaded.set()
+        done.wait()
+
+    done = threading.Event()
+    thread = threading.Thread(target=start)
+    thread.start()
+    try:
+        threaded.wait()
+        assert children[0].pid in family(os.getpid())
+    finally:
+        done.set()
+        thread.join()
+        children[0].kill()
+        children[0].communicate()
