@@ -28,6 +28,11 @@ def test_waste_is_what_the_last_block_has_left_in_every_step() -> None:
     assert wasted_share([Row([65] * 15, 2)], slots=1) == pytest.approx(1 / 32)
 
 
+def test_who_has_ended_holds_nothing_any_more() -> None:
+    """One after the other in a single slot: each of them is as the one above."""
+    assert wasted_share([Row([65] * 15, 2)] * 3, slots=1) == pytest.approx(1 / 32)
+
+
 def test_full_blocks_waste_nothing() -> None:
     assert wasted_share([Row([65] * 32, 1)] * 3, slots=3) == 0
 

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.engine_bench.rounds import Race, Turn, loaded
 from benchmarks.shared.obedient import Obedient
+from benchmarks.shared.processes import wait_until
 from benchmarks.shared.report import CannotRun
 
 OBEYS = """
@@ -76,12 +77,12 @@ def test_a_runner_stands_still_before_and_behind_its_turn(tmp_path: Path) -> Non
 
     def act(process: Obedient) -> dict[str, float]:
         seen.append(process)
-        assert state(process) != "T"
+        wait_until(lambda: state(process) != "T", "it went on")  # a signal takes a moment to arrive
         return {"batched": process.tell("batch")["tokens"]}
 
     with loaded([sys.executable, "-c", OBEYS], act, tmp_path / "log", cwd=tmp_path) as runner:
         assert runner.take_turn().figures == {"batched": 8}
-        assert state(seen[0]) == "T"
+        wait_until(lambda: state(seen[0]) == "T", "it stood still")
         assert runner.take_turn().figures == {"batched": 8}
     assert not Path(f"/proc/{seen[0].pid}").exists()
 
