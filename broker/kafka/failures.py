@@ -58,7 +58,11 @@ def translate(error: BaseException, servers: str) -> BrokerError:
     if isinstance(error, ke.NotEnoughReplicasError | ke.NotEnoughReplicasAfterAppendError):
         return BrokerUnavailable(f"{servers} takes no writes: too few replicas are in sync; are nodes down?")
     if isinstance(error, ke.KafkaTimeoutError | ke.RequestTimedOutError | TimeoutError):
-        return BrokerUnavailable(f"{servers} did not answer in time ({text}); is it running, and in reach?")
+        # kafka-python does not tell a node that refuses our login from one that is away.
+        return BrokerUnavailable(
+            f"{servers} did not answer in time ({text}); is it running, and in reach, and do login and TLS "
+            "settings match its own?"
+        )
     if isinstance(error, (*_PASSING, OSError)):
         return BrokerUnavailable(f"{servers} cannot be used at the moment: {text}; is it running?")
     if isinstance(error, ke.UnsupportedVersionError | ke.UnrecognizedBrokerVersion):
