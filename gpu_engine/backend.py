@@ -15,7 +15,7 @@ from headrace.gpu_engine.models.contract import CausalDecoder
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.load import LoadedModel, load_model
-from headrace.gpu_engine.native.attention import NativeAttention, suits
+from headrace.gpu_engine.native.attention import NativeMemory, suits
 from headrace.gpu_engine.native.declarations import Format
 from headrace.gpu_engine.native.decoder import NativeDecoder, can_run
 from headrace.gpu_engine.native.library import library
@@ -34,7 +34,7 @@ def load_backend(config: EngineConfig) -> tuple[LoadedModel, BackendFactory]:
         torch.set_num_threads(config.threads)
     model = load_model(config.model, _load_dtype(config), config.load_format, config.max_total_tokens)
     if _is_native(config, model.decoder):
-        return _go_native(config, model), NativeAttention
+        return _go_native(config, model)
     if config.weight_format not in ("auto", "float32"):
         raise ModelError(
             f"weight_format {config.weight_format} needs the native kernels, which "
@@ -63,7 +63,7 @@ def _why_not(config: EngineConfig, model: LoadedModel) -> str:
     return f"cannot serve {model.name} here"
 
 
-def _go_native(config: EngineConfig, model: LoadedModel) -> LoadedModel:
+def _go_native(config: EngineConfig, model: LoadedModel) -> tuple[LoadedModel, BackendFactory]:
     kernels = library()
     assert kernels is not None, "suits has seen them"
     pool = Pool(config.threads or len(os.sched_getaffinity(0)), kernels=kernels, pin=config.pin_threads)
@@ -74,9 +74,10 @@ def _go_native(config: EngineConfig, model: LoadedModel) -> LoadedModel:
     decoder = NativeDecoder(model.decoder, pool, form, _cache_dtype(config))
     exact = form is Format.FLOAT32 and decoder.cache_dtype == torch.float32
     suffix = "" if exact else f"/{form.name.lower()}-{str(decoder.cache_dtype).removeprefix('torch.')}"
-    return replace(
+    native = replace(
         model, decoder=decoder, num_bytes=decoder.num_bytes, fingerprint=model.fingerprint + suffix
     )
+    return native, NativeMemory(pool)
 
 
 def _weight_format(config: EngineConfig) -> str:

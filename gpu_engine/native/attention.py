@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -24,19 +25,28 @@ def suits(spec: KVSpec) -> bool:
     return spec.head_dim % lanes == 0 and spec.block_size % lanes == 0
 
 
+@dataclass(frozen=True, slots=True)
+class NativeMemory:
+    """Makes KV memory whose attention runs on the threads of `pool`; a `BackendFactory`."""
+
+    pool: Pool
+
+    def block_bytes(self, spec: KVSpec) -> int:
+        """Bytes of one block over all layers, keys and values."""
+        return 2 * spec.num_layers * spec.block_size * spec.num_kv_heads * spec.head_dim * spec.dtype.itemsize
+
+    def __call__(self, spec: KVSpec, num_blocks: int) -> NativeAttention:
+        return NativeAttention(self.pool, spec, num_blocks)
+
+
 class NativeAttention:
     """Keys [layers, blocks, KVH, D, block], values [layers, blocks, KVH, block, D], float32 or bfloat16."""
 
-    def __init__(self, spec: KVSpec, num_blocks: int) -> None:
+    def __init__(self, pool: Pool, spec: KVSpec, num_blocks: int) -> None:
         lanes = (spec.num_layers, num_blocks, spec.num_kv_heads)
-        self.spec = spec
+        self.pool, self.spec = pool, spec
         self.keys = torch.zeros(*lanes, spec.head_dim, spec.block_size, dtype=spec.dtype)
         self.values = torch.zeros(*lanes, spec.block_size, spec.head_dim, dtype=spec.dtype)
-
-    @staticmethod
-    def block_bytes(spec: KVSpec) -> int:
-        """Bytes of one block over all layers, keys and values."""
-        return 2 * spec.num_layers * spec.block_size * spec.num_kv_heads * spec.head_dim * spec.dtype.itemsize
 
     @property
     def num_blocks(self) -> int:
@@ -90,14 +100,12 @@ class NativeStep:
         )
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("the native decoder attends within its own call")
-
-    def attend_on(self, pool: Pool, layer: int, qkv: torch.Tensor) -> torch.Tensor:
-        """One layer by itself: `qkv` float32 [T, H + 2 KVH, D], rotated already → [T, H, D]."""
-        qkv = qkv.contiguous().clone()
-        out = torch.empty(len(qkv), self.backend.spec.num_heads, self.backend.spec.head_dim)
-        described = self.backend.describe(layer)
+        """For one layer by itself; the native decoder attends within its own call."""
+        pool, spec = self.backend.pool, self.backend.spec
+        qkv = torch.cat((q, k, v), dim=1).float()
+        out = torch.empty(len(q), spec.num_heads, spec.head_dim)
+        described = self.backend.describe(layer)  # without norms, and no part of a head is rotated again
         pool.kernels.headrace_attend(
             pool.handle, ctypes.byref(described), ctypes.byref(self.struct), qkv.data_ptr(), out.data_ptr()
         )
-        return out
+        return out.to(q.dtype)

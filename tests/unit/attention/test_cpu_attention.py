@@ -2,7 +2,10 @@
 
 import math
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +13,9 @@ from hypothesis import strategies as st
 from headrace.gpu_engine.attention import cpu
 from headrace.gpu_engine.attention.contract import KVSpec, RaggedBatch
 from headrace.gpu_engine.attention.reference import ReferenceAttention
-from tests.support.native import compiled
+from headrace.gpu_engine.native.attention import NativeAttention, NativeMemory
+from headrace.gpu_engine.native.attention import suits as native_suits
+from tests.support.native import compiled, pool_of
 
 BLOCKS = 128
 
@@ -42,15 +47,29 @@ def step_of(lengths: list[tuple[int, int]], block: int, generator: torch.Generat
     )
 
 
+@cache
+def memory_of_the_native_decoder() -> NativeMemory:
+    return NativeMemory(pool_of(2))
+
+
+def kernels_for(spec: KVSpec) -> list[cpu.CpuAttention | NativeAttention]:
+    """Those of the torch decoder and of the native one, as far as they serve such a cache."""
+    torch_ones = [cpu.CpuAttention(spec, BLOCKS)] if cpu.suits(spec) else []
+    return [*torch_ones, *([memory_of_the_native_decoder()(spec, BLOCKS)] if native_suits(spec) else [])]
+
+
 def both_outputs(
     spec: KVSpec, lengths: list[tuple[int, int]], seed: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One step over caches that hold the same random past, and NaN wherever nothing was written."""
+    """One step over caches that hold the same random past, and NaN wherever nothing was written: outputs of
+    the kernels, and those of the reference as often."""
     generator = torch.Generator().manual_seed(seed)
     batch = step_of(lengths, spec.block_size, generator)
-    native, reference = cpu.CpuAttention(spec, BLOCKS), ReferenceAttention(spec, BLOCKS)
-    native.keys.fill_(torch.nan)
-    native.values.fill_(torch.nan)
+    kernels = kernels_for(spec)
+    assert kernels
+    for kernel in kernels:
+        kernel.keys.fill_(torch.nan)
+        kernel.values.fill_(torch.nan)
     past = step_of([(0, c) for c in batch.context_lens.tolist()], spec.block_size, generator)
     slots = [
         int(batch.block_tables[s, p // spec.block_size]) * spec.block_size + p % spec.block_size
@@ -75,10 +94,11 @@ def both_outputs(
     k0, v0 = draw(total, spec.num_kv_heads), draw(total, spec.num_kv_heads)
     q, k, v = draw(new, spec.num_heads), draw(new, spec.num_kv_heads), draw(new, spec.num_kv_heads)
     results = []
-    for backend in (native, reference):
+    for backend in (*kernels, ReferenceAttention(spec, BLOCKS)):
         backend.begin(past).attend(1, draw(total, spec.num_heads), k0, v0)
         results.append(backend.begin(batch).attend(1, q, k, v))
-    return results[0], results[1]
+    ours = torch.stack(results[:-1])
+    return ours, results[-1].expand_as(ours)
 
 
 @compiled
@@ -113,6 +133,14 @@ def test_large_scores_neither_overflow_nor_vanish() -> None:
     native = cpu.CpuAttention(spec, BLOCKS).begin(batch).attend(0, q, k, v)
     reference = ReferenceAttention(spec, BLOCKS).begin(batch).attend(0, q, k, v)
     torch.testing.assert_close(native, reference, rtol=1e-4, atol=1e-3)
+
+
+@compiled
+@pytest.mark.parametrize("changes", [{"windows": (None, 19)}, {"softcap": 5.0}])
+def test_windows_and_soft_caps_of_the_native_decoder_equal_the_reference(changes: dict[str, Any]) -> None:
+    spec = replace(spec_of(), **changes)
+    native, reference = both_outputs(spec, [(40, 1), (0, 50), (17, 9)], seed=3)
+    torch.testing.assert_close(native, reference, rtol=1e-5, atol=2e-6)
 
 
 def test_shapes_that_do_not_suit_the_kernel_are_left_to_the_reference() -> None:

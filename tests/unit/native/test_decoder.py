@@ -57,7 +57,7 @@ def native_of(
 ) -> tuple[NativeDecoder, NativeAttention]:
     """With NaN wherever nothing has been written."""
     native = NativeDecoder(decoder, pool, form, dtype)
-    attention = NativeAttention(native.kv_spec(BLOCK), 16)
+    attention = NativeAttention(pool, native.kv_spec(BLOCK), 16)
     attention.keys.fill_(torch.nan)
     attention.values.fill_(torch.nan)
     return native, attention
