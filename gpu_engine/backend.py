@@ -32,7 +32,7 @@ def load_backend(config: EngineConfig) -> tuple[LoadedModel, BackendFactory]:
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    model = load_model(config.model, _load_dtype(config), config.load_format, config.max_total_tokens)
+    model = load_model(config.model, load_dtype(config), config.load_format, config.max_total_tokens)
     if _is_native(config, model.decoder):
         return _go_native(config, model)
     if config.weight_format not in ("auto", "float32"):
@@ -86,7 +86,7 @@ def _weight_format(config: EngineConfig) -> str:
     return "float32" if config.dtype in ("auto", "float32") else "int16"
 
 
-def _load_dtype(config: EngineConfig) -> torch.dtype:
+def load_dtype(config: EngineConfig) -> torch.dtype:
     """`auto` is float32 on a CPU: exact, and mostly faster there than half precision."""
     return torch.float32 if config.dtype == "auto" else _DTYPES[config.dtype]
 

@@ -63,17 +63,26 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepResult:
         """One forward over all chunks; logits and tokens for those that sample."""
-        self._blocks.move(plan)
-        if not plan.chunks:
+        computed = self.compute(plan)
+        if computed is None:
             return StepResult(plan.step, {})
-        inputs = build_inputs(plan.chunks, self._block_size)
-        step = self._attention.begin(inputs.batch)
-        hidden = self._model.forward(inputs.token_ids, inputs.batch.positions, step)
+        inputs, hidden = computed
         failed = _find_failed(plan.chunks, inputs, hidden)
         sampled = self._head.sample(plan.chunks, hidden, inputs.ends)
         return StepResult(
             plan.step, sampled.tokens, sampled.failed | failed, sampled.logprobs, sampled.prompt_logprobs
         )
+
+    @torch.inference_mode()
+    def compute(self, plan: StepPlan) -> tuple[StepInputs, torch.Tensor] | None:
+        """The plan's copies and its forward without what comes of it: inputs and hidden states [T, hidden]
+        of its chunks, if it has any."""
+        self._blocks.move(plan)
+        if not plan.chunks:
+            return None
+        inputs = build_inputs(plan.chunks, self._block_size)
+        step = self._attention.begin(inputs.batch)
+        return inputs, self._model.forward(inputs.token_ids, inputs.batch.positions, step)
 
 
 def load_runner(config: EngineConfig) -> ModelRunner:

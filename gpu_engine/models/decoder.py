@@ -8,6 +8,7 @@ import torch
 from headrace.gpu_engine.attention.contract import KVSpec, StepAttention
 from headrace.gpu_engine.models.assemble import build_layer, choose_embedding, choose_head, choose_norm
 from headrace.gpu_engine.models.config import ModelConfig, RopeConfig
+from headrace.gpu_engine.models.layers import Part
 from headrace.gpu_engine.models.rope import Rope
 from headrace.gpu_engine.models.weights.tensors import Tensors
 
@@ -19,7 +20,7 @@ class Decoder:
         self.config = config
         self.ropes = [Rope(rope, config.head_dim) for rope in _list_ropes(config)]
         self.embeddings = tensors.take("model.embed_tokens.weight")
-        self.embed = choose_embedding(config, self.embeddings)
+        self.embed: Part = choose_embedding(config, self.embeddings)
         self.layers = [build_layer(config, tensors, i) for i in range(config.num_layers)]
         self.layer_ropes = [int(i in config.local_layers) for i in range(config.num_layers)]
         self.norm = choose_norm(config, tensors.take("model.norm.weight"))

@@ -48,7 +48,7 @@ def load_model(
     name = model_name(model, path)
     if path.is_dir() and not is_family(read_model_type(path)):
         return _load_foreign(name, path, dtype, load_format)
-    config, source, fingerprint = _open_checkpoint(path, load_format)
+    config, source, fingerprint = open_checkpoint(path, load_format)
     shapes = tensor_shapes(config)
     num_bytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
     require_memory(num_bytes, f"The weights of {model} take", "use a smaller model, or bfloat16")
@@ -70,7 +70,8 @@ def _load_foreign(name: str, path: Path, dtype: torch.dtype, load_format: LoadFo
     return LoadedModel(name, fingerprint, decoder.num_bytes, decoder)
 
 
-def _open_checkpoint(path: Path, load_format: LoadFormat) -> tuple[ModelConfig, TensorSource, str]:
+def open_checkpoint(path: Path, load_format: LoadFormat) -> tuple[ModelConfig, TensorSource, str]:
+    """The config of a folder or GGUF file of a family, its tensors, and the fingerprint of its weights."""
     if path.is_file():
         gguf = GgufFile(path)
         if load_format == "dummy":

@@ -33,6 +33,14 @@ class SafetensorsFolder:
             tensor: torch.Tensor = file.get_tensor(name)
         return tensor
 
+    def read_span(self, name: str, dim: int, span: range) -> torch.Tensor:
+        """Of a tensor of one or two dimensions only the indices `span` of dimension `dim`."""
+        path, kept = self._home[name], slice(span.start, span.stop)
+        with _blaming(path), safe_open(path, framework="pt") as file:
+            tensor = file.get_slice(name)
+            part: torch.Tensor = tensor[kept] if dim == 0 else tensor[:, kept]
+        return part
+
     def _scan(self, path: Path) -> None:
         with _blaming(path), safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 (a file handle, not a mapping)
