@@ -78,11 +78,21 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]] = []
 
 
+class EmbedParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for the prompt's vector in the place of an answer. `dimensions`: only that many of its first
+    numbers (None: all). `others`: further prompts, each with a vector of its own; outputs number them from 1.
+    """
+
+    dimensions: int | None = None
+    others: list[list[int]] = []
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `output_ids` holds the tokens of an interrupted answer: they are prefilled, replayed
     through the text stage without being emitted again, and count against `max_tokens`. `priority`: lower
     is served first, and in its place where need be (0 interactive … 3 background); `deadline_ms` orders those
-    of one priority, earliest first, and ends nothing: any clock will do, if it is the same for all."""
+    of one priority, earliest first, and ends nothing: any clock will do, if it is the same for all. `embed`:
+    nothing is generated, the request ends (`stop`) with a vector."""
 
     id: str
     prompt_ids: list[int]
@@ -90,6 +100,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_ids: list[int] = []
     priority: int = 1
     deadline_ms: int | None = None
+    embed: EmbedParams | None = None
 
 
 class EngineError(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +120,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     `error` set, in exactly one output per request, the last. `cached_tokens`: prompt tokens that came
     from the prefix cache, valid in every output. `logprobs`: one for each of `token_ids`, where asked for;
     `prompt_logprobs`: of all prompt tokens but the first, in the first output with a token. `index`: which of
-    the `n` answers this belongs to; each has its last output.
+    the `n` answers this belongs to; each has its last output. `embedding`: the vector of an embedded text,
+    in its last output.
     """
 
     id: str
@@ -121,11 +133,13 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
     index: int = 0
+    embedding: list[float] = []
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine serves and how much it can hold. `fingerprint` names model and tokenizer: tokens
-    made under one fingerprint may be continued only under the same. `kv_tokens`: slots of KV memory."""
+    made under one fingerprint may be continued only under the same. `kv_tokens`: slots of KV memory.
+    `embedding_size`: numbers of a vector; 0: there are none."""
 
     model: str
     fingerprint: str
@@ -133,6 +147,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_input_length: int
     max_total_tokens: int
     kv_tokens: int
+    embedding_size: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +157,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     `host_blocks` are swapped out. Of `query_tokens` that came the prefix cache had `hit_tokens`; it lost
     `cache_evictions` blocks. Of `preemptions`, `swaps_out` went to the host, and `swaps_in` came back.
     `step_budget`: tokens that a step may have now; memory ran out, and that shrank, `budget_shrinks` times.
+    Of `draft_tokens` that were guessed and verified, `accepted_tokens` were right.
     """
 
     running: int
@@ -157,6 +173,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     swaps_in: int = 0
     step_budget: int = 0
     budget_shrinks: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Engine(Protocol):

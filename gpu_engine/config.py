@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class SimConfig(BaseModel):
@@ -47,6 +47,10 @@ class EngineConfig(BaseModel):
     admission leaves free. `priority_ageing_ms`: how long later requests of higher lanes may go before the
     oldest one of a lane that waits, until it has the first claim on what becomes free. `trace_path`: a file
     for a line about each step (None: no trace).
+
+    `speculative_method` `ngram`: at most `num_speculative_tokens` are guessed from what followed the last
+    `prompt_lookup_max` to `prompt_lookup_min` tokens earlier in the same text, and verified in one step; the
+    output is the same. `adaptive_speculation`: as many as pay (off: always that many).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -77,7 +81,20 @@ class EngineConfig(BaseModel):
     swap_space_bytes: int = Field(default=0, ge=0)
     watermark: float = Field(default=0.01, ge=0, lt=1)
     priority_ageing_ms: float = Field(default=5000.0, ge=0)
+    speculative_method: Literal["none", "ngram"] = "none"
+    num_speculative_tokens: int = Field(default=8, ge=1, le=64)
+    prompt_lookup_max: int = Field(default=4, ge=1, le=32)
+    prompt_lookup_min: int = Field(default=2, ge=1, le=32)
+    adaptive_speculation: bool = True
     trace_path: str | None = None
     threads: int | None = Field(default=None, ge=1, le=1024)
     pin_threads: bool = False
     sim: SimConfig = SimConfig()
+
+    @field_validator("prompt_lookup_min")
+    @classmethod
+    def _check_lookup(cls, shortest: int, info: ValidationInfo) -> int:
+        longest = info.data.get("prompt_lookup_max", shortest)
+        if shortest > longest:
+            raise ValueError(f"must be at most prompt_lookup_max, which is {longest}")
+        return shortest

@@ -30,6 +30,7 @@ from headrace.gpu_engine.scheduling.request import Request
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook, Scheduler, StepOutcome
 from headrace.gpu_engine.scheduling.step import Runner, StepResult
 from headrace.gpu_engine.scheduling.turn import turn_of
+from headrace.gpu_engine.speculation.drafter import DrafterMaker
 from headrace.gpu_engine.stats import read_stats
 from headrace.gpu_engine.steps import PlainSteps, Steps
 from headrace.gpu_engine.text.contract import Tokenizer
@@ -95,6 +96,7 @@ class StepEngine:
             salt=fingerprint.encode(),
             num_host_slots=runner.num_host_slots,
         )
+        self._drafters = DrafterMaker(config)
         self._scheduler = Scheduler(
             self._memory,
             max_batch_size=config.max_batch_size,
@@ -106,6 +108,7 @@ class StepEngine:
             policy=load_policy(config),
             enable_chunking=config.enable_chunked_prefill,
             block_copy_s=runner.block_copy_s,
+            draft_price=self._drafters.price,
             ageing_s=config.priority_ageing_ms / 1000,
             clock=clock,
         )
@@ -192,6 +195,7 @@ class StepEngine:
         token_ids = [*request.prompt_ids, *request.output_ids]
         # What the prefix cache knows has no logits: a salt that nobody shares keeps it out.
         salt = secrets.token_bytes(16) if request.params.prompt_logprobs is not None else b""
+        controls = self._controls.make(request, token_ids)
         return Request(
             id=request.id,
             token_ids=token_ids,
@@ -199,7 +203,8 @@ class StepEngine:
             max_output_tokens=self._limits.max_output_tokens(prompt, request.params.max_tokens),
             params=_seeded(request.params),
             chain=self._memory.chain(salt),
-            controls=self._controls.make(request, token_ids),
+            controls=controls,
+            drafter=self._drafters.make(controls),
             turn=turn_of(request),
         )
 
@@ -207,8 +212,7 @@ class StepEngine:
         """What a reader sees of an outcome. A stop string that it completes ends the request here."""
         name = outcome.request_id
         text = self._texts[name]
-        token_ids = [] if outcome.token is None else [outcome.token]
-        piece = text.feed(token_ids, ended=_ended_by_token(outcome))
+        token_ids, piece = _read(text, outcome)
         stopped = text.stopped
         if stopped and not outcome.is_last:
             self._scheduler.finish(name, "stop")
@@ -222,7 +226,7 @@ class StepEngine:
             finish_reason="stop" if stopped else outcome.finish_reason,
             error=EngineError(code="internal_error", message=outcome.failure) if outcome.failure else None,
             cached_tokens=outcome.cached_tokens,
-            logprobs=[result.logprobs[name]] if token_ids and name in result.logprobs else [],
+            logprobs=list(result.logprobs.get(name, ()))[: len(token_ids)],
             prompt_logprobs=list(result.prompt_logprobs.get(name, ())),
         )
 
@@ -250,6 +254,19 @@ def _seeded(params: SamplingParams) -> SamplingParams:
     if params.seed is not None or params.temperature == 0:
         return params
     return msgspec.structs.replace(params, seed=secrets.randbits(63))
+
+
+def _read(text: TextStage, outcome: StepOutcome) -> tuple[list[int], str]:
+    """The tokens of an outcome, up to one that completes a stop string, and what may be shown of them. Those
+    behind it were drafted, and were never asked for."""
+    if not outcome.tokens:
+        return [], text.feed([])
+    pieces, last = [], len(outcome.tokens) - 1
+    for place, token in enumerate(outcome.tokens):
+        pieces.append(text.feed([token], ended=place == last and _ended_by_token(outcome)))
+        if text.stopped:
+            break
+    return [*outcome.tokens[: len(pieces)]], "".join(pieces)
 
 
 def _ended_by_token(outcome: StepOutcome | None) -> bool:

@@ -1,7 +1,7 @@
 """Steps that go on after memory has run out.
 
     launch ──out of memory──► halve the step's tokens ──► schedule and launch again
-                                   │                       (more requests than tokens: some give way)
+                                   │   (drafts go first)   (more requests than tokens: some give way)
                                    └── it was a single token: its request fails
 
 Nothing is lost, since a request's tokens count as computed only when a step has brought its result: the next
@@ -38,5 +38,5 @@ class SparingSteps:
             else:
                 self._budget.note_success()
                 return taken
-            if not self._budget.shrink(plan.num_tokens):
+            if not self._budget.shrink(plan.num_tokens, plan.num_draft_tokens):
                 return plan, StepResult(plan.step, {}, {chunk.request_id: HOPELESS for chunk in plan.chunks})

@@ -22,4 +22,6 @@ def read_stats(scheduler: Scheduler, memory: KVMemory) -> EngineStats:
         swaps_in=scheduler.swap.swaps_in,
         step_budget=scheduler.budget.tokens,
         budget_shrinks=scheduler.budget.shrinks,
+        draft_tokens=scheduler.drafts.proposed,
+        accepted_tokens=scheduler.drafts.accepted,
     )

@@ -51,7 +51,7 @@ class PlainSteps:
         result = self._launch(plan)
         if result is None:
             raise OutOfMemory(plan)  # only here, where nothing holds the tensors of the frames that failed
-        self._scheduler.swap.observe(plan.num_tokens, self._clock() - began)
+        self._scheduler.observe(plan, self._clock() - began)
         if not plan.chunks:
             self._sleep(PAUSE_S)
         return plan, result

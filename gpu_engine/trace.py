@@ -44,7 +44,8 @@ class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step: it ended `at_ms` after the trace began and took `ms`, planning included. `ran`: tokens by
     request, prompt and decode alike. `used`: blocks held in it. `preempted` requests lost their place just
-    before it; `swapped_out` and `swapped_in` blocks were copied."""
+    before it; `swapped_out` and `swapped_in` blocks were copied. Of the tokens that ran, `drafted` were
+    guesses, and `accepted` of those right."""
 
     step: int
     at_ms: float
@@ -55,6 +56,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     preempted: list[str] = []
     swapped_out: int = 0
     swapped_in: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
 
 class TraceFile:
@@ -117,6 +120,8 @@ class TracedSteps:
             preempted=[*plan.preempted],
             swapped_out=len(plan.copies_out),
             swapped_in=len(plan.copies_in),
+            drafted=plan.num_draft_tokens,
+            accepted=sum(len(run) - 1 for run in result.sampled.values()),
         )
         self._file.add(record, now)
         return plan, result

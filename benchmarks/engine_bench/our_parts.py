@@ -117,7 +117,7 @@ class NoModel:
 
     def launch(self, plan: StepPlan) -> StepResult:
         letter = ord("a") + plan.step % 26
-        return StepResult(plan.step, {chunk.request_id: letter for chunk in plan.chunks if chunk.samples})
+        return StepResult(plan.step, {chunk.request_id: [letter] for chunk in plan.chunks if chunk.samples})
 
 
 def step_engine(config: EngineConfig, runner: Runner, tokenizer: Tokenizer) -> StepEngine:

@@ -1,4 +1,4 @@
-"""What one request asks of the sampler beyond temperature, filters and seed: built once, when the request
+"""What one request asks of its rows beyond temperature, filters and seed: built once, when the request
 comes in, and absent (None) where it asks for nothing, so that such rows cost nothing.
 
 A row of logits passes in this order; whatever is not asked for is not there:
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.gpu_engine.embedding.pooling import Pooler
 from headrace.gpu_engine.sampling.filters import Row
 from headrace.gpu_engine.sampling.guide import Guide
 from headrace.gpu_engine.sampling.prompt_scores import PromptScores
@@ -35,9 +36,16 @@ class Stage(Protocol):
 @dataclass(frozen=True, slots=True)
 class Controls:
     """`stages` in their order. `guide`: the grammar, whose masks all rows of a step get at once.
-    `num_logprobs`: how many of the likeliest tokens to tell beside the chosen one; None: tell nothing."""
+    `num_logprobs`: how many of the likeliest tokens to tell beside the chosen one; None: tell nothing.
+    `pooler`: nothing is sampled, the rows are made into a vector."""
 
     stages: Sequence[Stage] = ()
     guide: Guide | None = None
     num_logprobs: int | None = None
     prompt_scores: PromptScores | None = None
+    pooler: Pooler | None = None
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether tokens are sampled without them just as with them, and only told of."""
+        return not self.stages and self.guide is None and self.pooler is None

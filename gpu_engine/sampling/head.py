@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Final
 
+import numpy as np
 import torch
 
 from headrace.gpu_engine.api import TokenLogprobs
 from headrace.gpu_engine.sampling.prompt_scores import PromptScores
-from headrace.gpu_engine.sampling.sampler import sample
+from headrace.gpu_engine.sampling.sampler import choose
 from headrace.gpu_engine.sampling.shape import NOT_FINITE, Choice, ShapedSampler
 from headrace.gpu_engine.scheduling.step import Chunk
+from headrace.gpu_engine.speculation.acceptance import accept
 
 ROWS_AT_ONCE: Final = 64
 """Rows of a prompt whose logits are computed together for its log probabilities: of a large vocabulary they
@@ -23,9 +26,9 @@ would take more memory than the model's step."""
 class Sampled:
     """By request id, as in `StepResult`."""
 
-    tokens: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, Sequence[int]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)
+    logprobs: dict[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
 
 
@@ -39,9 +42,8 @@ class SamplingHead:
     def sample(self, chunks: Sequence[Chunk], hidden: torch.Tensor, ends: torch.Tensor) -> Sampled:
         """For the chunks of a step, whose rows of `hidden` [T, hidden] end at `ends` [S]. Rows of requests
         without controls go their own way, and pay for no one."""
-        rows = [i for i, chunk in enumerate(chunks) if chunk.samples]
-        sampling = [chunks[i] for i in rows]
-        logits = self._logits_of(hidden[ends[rows] - 1])
+        sampling = [chunk for chunk in chunks if chunk.samples]
+        logits = self._logits_of(hidden[_sampled_rows(chunks, ends)])
         if all(chunk.controls is None for chunk in chunks):
             return _sample_plain(sampling, logits)
         sampled = self._sample_mixed(sampling, logits)
@@ -49,18 +51,21 @@ class SamplingHead:
         return sampled
 
     def _sample_mixed(self, chunks: Sequence[Chunk], logits: torch.Tensor) -> Sampled:
-        plain = [i for i, chunk in enumerate(chunks) if chunk.controls is None]
-        controlled = [i for i, chunk in enumerate(chunks) if chunk.controls is not None]
-        sampled = _sample_plain([chunks[i] for i in plain], logits[plain])
-        shaped = [chunks[i] for i in controlled]
-        choices = self._shaped.sample(
-            logits[controlled].float().cpu().numpy(),
-            [chunk.controls for chunk in shaped if chunk.controls is not None],
-            [chunk.params for chunk in shaped],
-            [_position(chunk) for chunk in shaped],
+        owners = [chunk for chunk in chunks for _ in range(1 + chunk.num_draft)]
+        plain = [row for row, chunk in enumerate(owners) if chunk.controls is None]
+        sampled = _sample_plain([chunk for chunk in chunks if chunk.controls is None], logits[plain])
+        controlled = [row for row, chunk in enumerate(owners) if chunk.controls is not None]
+        shaped = [chunk for chunk in chunks if chunk.controls is not None]
+        choices = iter(
+            self._shaped.sample(
+                logits[controlled].float().cpu().numpy(),
+                [chunk.controls for chunk in owners if chunk.controls is not None],
+                [owners[row].params for row in controlled],
+                [chunk.position + place for chunk in shaped for place in range(1 + chunk.num_draft)],
+            )
         )
-        for chunk, choice in zip(shaped, choices, strict=True):
-            _note(sampled, chunk.request_id, choice)
+        for chunk in shaped:
+            _note(sampled, chunk, [*islice(choices, 1 + chunk.num_draft)])
         return sampled
 
     def _score_prompts(
@@ -86,26 +91,39 @@ class SamplingHead:
             scores.add(self._logits_of(rows).float().cpu().numpy())
 
 
+def _sampled_rows(chunks: Sequence[Chunk], ends: torch.Tensor) -> torch.Tensor:
+    """Of each chunk that samples the rows of its draft, and the one before them."""
+    rows = [
+        row
+        for chunk, end in zip(chunks, ends.tolist(), strict=True)
+        if chunk.samples
+        for row in range(end - 1 - chunk.num_draft, end)
+    ]
+    return torch.tensor(rows, dtype=torch.int64)
+
+
 def _sample_plain(chunks: Sequence[Chunk], logits: torch.Tensor) -> Sampled:
-    tokens = sample(logits, [chunk.params for chunk in chunks], [_position(chunk) for chunk in chunks])
-    sampled = Sampled()
-    for chunk, token in zip(chunks, tokens, strict=True):
-        if token is None:
-            sampled.failed[chunk.request_id] = NOT_FINITE
+    rows = logits.float().cpu().numpy()
+    every = np.arange(rows.shape[1])
+    sampled, first = Sampled(), 0
+    for chunk in chunks:
+        own, first = rows[first : first + 1 + chunk.num_draft], first + 1 + chunk.num_draft
+        positions = count(chunk.position)
+        run = accept(chunk.draft, (choose(row, every, chunk.params, next(positions)) for row in own))
+        if run:
+            sampled.tokens[chunk.request_id] = run
         else:
-            sampled.tokens[chunk.request_id] = token
+            sampled.failed[chunk.request_id] = NOT_FINITE
     return sampled
 
 
-def _note(sampled: Sampled, request_id: str, choice: Choice) -> None:
-    if choice.failure is not None:
-        sampled.failed[request_id] = choice.failure
+def _note(sampled: Sampled, chunk: Chunk, choices: Sequence[Choice]) -> None:
+    """`choices`: for each of the chunk's rows."""
+    run = accept(chunk.draft, (choice.token if choice.failure is None else None for choice in choices))
+    if not run:
+        sampled.failed[chunk.request_id] = choices[0].failure or NOT_FINITE
         return
-    sampled.tokens[request_id] = choice.token
-    if choice.logprobs is not None:
-        sampled.logprobs[request_id] = choice.logprobs
-
-
-def _position(chunk: Chunk) -> int:
-    """That of the token to sample."""
-    return chunk.start + len(chunk.token_ids)
+    sampled.tokens[chunk.request_id] = run
+    scores = [choice.logprobs for choice in choices[: len(run)] if choice.logprobs is not None]
+    if scores:
+        sampled.logprobs[chunk.request_id] = scores

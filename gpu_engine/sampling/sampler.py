@@ -30,11 +30,9 @@ def sample(
     """
     rows = logits.float().cpu().numpy()
     every = np.arange(rows.shape[1])
-    with np.errstate(over="ignore"):
-        return [
-            _choose(row, every, own, position)
-            for row, own, position in zip(rows, params, positions, strict=True)
-        ]
+    return [
+        choose(row, every, own, position) for row, own, position in zip(rows, params, positions, strict=True)
+    ]
 
 
 def find_best(logits: Row) -> int | None:
@@ -44,9 +42,13 @@ def find_best(logits: Row) -> int | None:
     return best if np.isfinite(logits[best]) and np.isfinite(logits.min()) else None
 
 
-def _choose(logits: Row, every: Places, params: SamplingParams, position: int) -> int | None:
+def choose(logits: Row, every: Places, params: SamplingParams, position: int) -> int | None:
+    """As `sample`, for one row; `every`: all token ids, made once for all rows."""
     best = find_best(logits)
-    return best if best is None or params.temperature == 0 else draw(logits, every, params, position)
+    if best is None or params.temperature == 0:
+        return best
+    with np.errstate(over="ignore"):
+        return draw(logits, every, params, position)
 
 
 def draw(logits: Row, ids: Places, params: SamplingParams, position: int) -> int:

@@ -19,14 +19,16 @@ class StepBudget:
     def is_shrunken(self) -> bool:
         return self.tokens < self.limit
 
-    def shrink(self, num_tokens: int) -> bool:
-        """A step of `num_tokens` ran out of memory: the next has half of them at most. False if that one was
-        a single token, so that nothing is left to halve."""
+    def shrink(self, num_tokens: int, num_draft_tokens: int = 0) -> bool:
+        """A step of `num_tokens` ran out of memory: the next has half of them at most, or, where some were
+        drafts, as many as were not. False if that one was a single token, so that nothing is left to
+        halve."""
         self._good = 0
         if num_tokens <= 1:
             return False
         self.shrinks += 1
-        self.tokens = min(self.tokens, num_tokens) // 2
+        fewer = num_tokens - num_draft_tokens if num_draft_tokens else min(self.tokens, num_tokens) // 2
+        self.tokens = min(self.tokens, fewer)
         return True
 
     def note_success(self) -> None:

@@ -1,4 +1,4 @@
-"""Who computes how many tokens of a step: one for each decode, the rest in turn."""
+"""Who computes how many tokens of a step: one for each decode, the rest in turn, drafts last."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.budget import StepBudget
+from headrace.gpu_engine.scheduling.drafts import Drafts
 from headrace.gpu_engine.scheduling.request import Request
 from headrace.gpu_engine.scheduling.step import Chunk
 
@@ -18,33 +19,41 @@ class ChunkCutter:
     """
 
     def __init__(
-        self, memory: KVMemory, budget: StepBudget, *, enable_chunking: bool, clock: Callable[[], float]
+        self,
+        memory: KVMemory,
+        budget: StepBudget,
+        drafts: Drafts,
+        *,
+        enable_chunking: bool,
+        clock: Callable[[], float],
     ) -> None:
         self._memory = memory
         self._budget = budget
+        self._drafts = drafts
         self._enable_chunking = enable_chunking
         self._clock = clock
 
     def cut(self, running: Sequence[Request], step: int) -> list[Chunk]:
-        """One token for each decode, then what is left of the budget for longer gaps, in turn. A request
-        that gets nothing is overtaken, and so will be due in a bounded number of steps."""
-        chunks, longer = [], []
+        """One token for each decode, then what is left of the budget for longer gaps, in turn, and for the
+        decodes' drafts. Chunks of a single token come first. A request that gets nothing is overtaken, and so
+        will be due in a bounded number of steps."""
+        decodes: list[Request] = []
+        longer: list[Request] = []
         for request in running:
-            if request.gap == 1:
-                chunks.append(self._chunk(request, 1, step))
-            else:
-                longer.append(request)
-        left = self._budget.tokens - len(chunks)
+            (decodes if request.gap == 1 else longer).append(request)
+        left = self._budget.tokens - len(decodes)
+        chunks: list[Chunk] = []
         is_first = True
         for request in sorted(longer, key=lambda one: one.turn.order):
             size = self._portion(request.gap, left, is_first=is_first)
             left -= size
             is_first = is_first and not size
             self._note_turn(request, size)
-            if size == 1:
-                chunks.insert(0, self._chunk(request, 1, step))
-            elif size:
+            if size:
                 chunks.append(self._chunk(request, size, step))
+        drafts = self._drafts.draft(decodes, self._budget.tokens - left, left)
+        chunks += [self._chunk(request, 1, step, drafts.get(request.id, ())) for request in decodes]
+        chunks.sort(key=lambda chunk: len(chunk.token_ids) > 1)
         return chunks
 
     def _portion(self, gap: int, left: int, *, is_first: bool) -> int:
@@ -60,16 +69,17 @@ class ChunkCutter:
         else:
             request.turn.overtake(self._clock())
 
-    def _chunk(self, request: Request, size: int, step: int) -> Chunk:
+    def _chunk(self, request: Request, size: int, step: int, draft: Sequence[int] = ()) -> Chunk:
         start, tokens = request.num_computed_tokens, request.token_ids
         end = start + size
         request.planned_step = step
         return Chunk(
             request_id=request.id,
-            token_ids=tokens[start:end],
+            token_ids=[*tokens[start:end], *draft],
             start=start,
-            block_table=request.block_ids[: self._memory.blocks_for(end)],
-            samples=end == len(tokens),
+            block_table=request.block_ids[: self._memory.blocks_for(end + len(draft))],
+            samples=end == len(tokens) and (request.controls is None or request.controls.pooler is None),
             params=request.params,
             controls=request.controls,
+            num_draft=len(draft),
         )

@@ -11,6 +11,7 @@ from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.memory.prefix_cache import HashChain
 from headrace.gpu_engine.sampling.controls import Controls
 from headrace.gpu_engine.scheduling.turn import Turn
+from headrace.gpu_engine.speculation.drafter import Drafter
 
 FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
 
@@ -41,7 +42,8 @@ class Request:
     from the prefix cache, `kept_blocks` are known to it. `planned_step` is the step in flight that
     computes for it; a result of any other step is stale. `turn`: its place in the order. `evictions`: how
     often it was preempted for want of memory, as opposed to for a higher lane. While it waits after that,
-    `host_slots` may keep the KV of its first `host_tokens` tokens, one block each.
+    `host_slots` may keep the KV of its first `host_tokens` tokens, one block each. `drafter`: who guesses how
+    it goes on; None: nobody.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Request:
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
     controls: Controls | None = None
+    drafter: Drafter | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -105,6 +108,13 @@ class Request:
     def extend(self, block_ids: list[int]) -> None:
         self.block_ids.extend(block_ids)
         self.own_blocks += len(block_ids)
+
+    def trim(self, num_blocks: int) -> list[int]:
+        """Gives all but its first `num_blocks` blocks back; returns them."""
+        surplus = self.block_ids[num_blocks:]
+        del self.block_ids[num_blocks:]
+        self.own_blocks -= len(surplus)
+        return surplus
 
     def advance(self, num_tokens: int) -> None:
         """The KV of the next `num_tokens` tokens has been computed."""

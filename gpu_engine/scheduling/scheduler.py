@@ -12,6 +12,7 @@ A step hands out the budget in this order:
        (`gathering`, `joining`)
     3. running requests with a longer gap: as much as the budget still gives, whose turn it is first
        (`chunks`)
+    4. drafts for those of 1.: in what is left, of the budget and of the blocks (`drafts`)
 
 So a prompt of the highest lane gets its first tokens in the step after it came, whatever lower lanes do: all
 of the budget but one token for each decode, and none for one step in MAX_OVERTAKES where a prompt of a lower
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -31,6 +32,7 @@ from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import Admission
 from headrace.gpu_engine.scheduling.budget import StepBudget
 from headrace.gpu_engine.scheduling.chunks import ChunkCutter
+from headrace.gpu_engine.scheduling.drafts import Drafts
 from headrace.gpu_engine.scheduling.eviction import Eviction, PreemptHook
 from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.gathering import Gathering
@@ -40,17 +42,18 @@ from headrace.gpu_engine.scheduling.request import FinishReason, Request
 from headrace.gpu_engine.scheduling.roster import Roster
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
 from headrace.gpu_engine.scheduling.swapping import SwapChoice
+from headrace.gpu_engine.speculation.price import Price
 
 __all__ = ["PreemptHook", "Scheduler", "StepOutcome"]
 
 
 class StepOutcome(msgspec.Struct, frozen=True, gc=False):
-    """What a step brought for one request: a token, an end, or the reason of its failure. A finish reason
-    of `stop` that comes with a token means that it is an end token."""
+    """What a step brought for one request: tokens, an end, or the reason of its failure. A finish reason
+    of `stop` that comes with tokens means that the last is an end token."""
 
     request_id: str
     cached_tokens: int
-    token: int | None = None
+    tokens: Sequence[int] = ()
     finish_reason: FinishReason | None = None
     failure: str | None = None
 
@@ -65,7 +68,8 @@ class Scheduler:
     `max_batch_size` bounds running requests, `max_batch_tokens` the tokens of a step. No more requests
     run than the step has tokens, so that each that decodes advances in every step. `estimate`: how long
     outputs are expected to be before any has ended. `policy`: when requests may join; None: continuously.
-    `block_copy_s`: see `swapping`. `ageing_s`: see `turn`; `clock` (seconds) serves it and the policy.
+    `block_copy_s`: see `swapping`. `draft_price`: see `drafts`. `ageing_s`: see `turn`; `clock` (seconds)
+    serves it and the policy.
     """
 
     def __init__(
@@ -81,11 +85,13 @@ class Scheduler:
         policy: BatchingPolicy | None = None,
         enable_chunking: bool = True,
         block_copy_s: float = 0.0,
+        draft_price: Price | None = None,
         ageing_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.budget = StepBudget(max_batch_tokens)
         self.swap = SwapChoice(memory, block_copy_s)
+        self.drafts = Drafts(memory, draft_price)
         self._memory = memory
         self._eos_ids = eos_ids
         gathering = Gathering(policy or Continuous(EngineConfig()), max_batch_size, ageing_s)
@@ -95,7 +101,9 @@ class Scheduler:
         )
         self._eviction = Eviction(self._roster, memory, self._admission, preempt_hook)
         self._joining = Joining(self._roster, memory, self._admission, self.budget, clock)
-        self._cutter = ChunkCutter(memory, self.budget, enable_chunking=enable_chunking, clock=clock)
+        self._cutter = ChunkCutter(
+            memory, self.budget, self.drafts, enable_chunking=enable_chunking, clock=clock
+        )
         self._clock = clock
         self._arrivals = 0
         self._step = 0
@@ -157,6 +165,7 @@ class Scheduler:
         """Plans the next step. It has a chunk whenever a request has been let in by the batching policy and
         has not ended."""
         self._step += 1
+        self.drafts.settle()
         self._eviction.by_hook(self._step)
         short_of_budget = self._eviction.to_fit_budget()
         short_of_blocks = self._eviction.for_decodes()
@@ -179,22 +188,40 @@ class Scheduler:
             if outcome is not None:
                 outcomes.append(outcome)
         self._roster.forget_ended()
+        self.drafts.settle()
         return outcomes
+
+    def observe(self, plan: StepPlan, seconds: float) -> None:
+        """The step took so long: for whoever decides by what tokens cost."""
+        self.swap.observe(plan.num_tokens, seconds)
+        self.drafts.observe(plan, seconds)
 
     def _apply_chunk(self, request: Request, chunk: Chunk, result: StepResult) -> StepOutcome | None:
         if result.failed and request.id in result.failed:
             self._end(request, "error")
             return StepOutcome(request.id, request.cached_tokens or 0, failure=result.failed[request.id])
-        request.advance(len(chunk.token_ids))
         if not chunk.samples:
+            request.advance(len(chunk.token_ids))
             return None
+        run = result.sampled[request.id]
+        assert [*run[:-1]] == [*chunk.draft[: len(run) - 1]], "tokens come that nobody drafted"
+        tokens, ending = self._append(request, run)
+        # The last token is not computed yet; those before it were, as a part of the draft.
+        request.advance(len(chunk.token_ids) - chunk.num_draft + len(tokens) - 1)
         self._remember(request)
-        token = result.sampled[request.id]
-        request.append(token)
-        ending = request.ending(self._eos_ids)
+        self.drafts.note(request, chunk, len(run) - 1)
         if ending is not None:
             self._end(request, ending)
-        return StepOutcome(request.id, request.cached_tokens or 0, token, ending)
+        return StepOutcome(request.id, request.cached_tokens or 0, tokens, ending)
+
+    def _append(self, request: Request, run: Sequence[int]) -> tuple[Sequence[int], FinishReason | None]:
+        """Appends the tokens of `run`, up to one that ends the output; returns those, and how it ended."""
+        for count, token in enumerate(run, start=1):
+            request.append(token)
+            ending = request.ending(self._eos_ids)
+            if ending is not None:
+                return run[:count], ending
+        return run, None
 
     def _remember(self, request: Request) -> None:
         """Only here, where finite logits have been seen that depend on all that was computed: a NaN

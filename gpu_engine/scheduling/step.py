@@ -21,6 +21,9 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     keyed by (params.seed, start + n). `controls`: what shapes that choice or tells of it beyond what `params`
     say to every sampler; None for most requests. (Hundreds come and go in a step and none is part of a
     cycle: the garbage collector need not look at them.)
+
+    The last `num_draft` tokens are a draft: guesses at what comes after the known ones. The tokens at its
+    positions are sampled too, and the one behind it, as far as the draft is right (`speculation.acceptance`).
     """
 
     request_id: str
@@ -30,6 +33,16 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     samples: bool
     params: SamplingParams
     controls: Controls | None = None
+    num_draft: int = 0
+
+    @property
+    def draft(self) -> Sequence[int]:
+        return self.token_ids[len(self.token_ids) - self.num_draft :]
+
+    @property
+    def position(self) -> int:
+        """That of the first token that it samples."""
+        return self.start + len(self.token_ids) - self.num_draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +65,25 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(len(chunk.token_ids) for chunk in self.chunks)
 
+    @property
+    def num_draft_tokens(self) -> int:
+        return sum(chunk.num_draft for chunk in self.chunks)
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`sampled`: next token by request id. `failed`: requests whose logits were not finite, with a reason;
-    nothing of theirs may enter the prefix cache. `logprobs`: of the sampled tokens of requests that ask for
-    them; `prompt_logprobs`: of a whole prompt, once, in the step that samples the first token after it."""
+    """`sampled`: next tokens by request id: one, behind those of a draft that are accepted. `failed`:
+    requests whose logits were not finite, with a reason; nothing of theirs may enter the prefix cache.
+    `logprobs`: one for each sampled token of requests that ask for them; `prompt_logprobs`: of a whole
+    prompt, once, in the step that samples the first token after it."""
 
     step: int
-    sampled: Mapping[str, int]
+    sampled: Mapping[str, Sequence[int]]
     failed: Mapping[str, str] = field(default_factory=dict)
-    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
+    embeddings: Mapping[str, list[float]] = field(default_factory=dict)
+    """Vectors of the texts that this step completes."""
 
 
 class Runner(Protocol):

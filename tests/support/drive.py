@@ -48,4 +48,4 @@ class Sequences:
             i = int(chunk.request_id)
             self.computed[i] += len(chunk.token_ids)
             if chunk.samples:
-                self.known[i].append(result.sampled[chunk.request_id])
+                self.known[i] += result.sampled[chunk.request_id]

@@ -18,6 +18,7 @@ from headrace.gpu_engine.engine import StepEngine
 from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
+from headrace.gpu_engine.speculation.acceptance import accept
 
 VOCAB = 32
 EOS = 31
@@ -68,7 +69,7 @@ class HashRunner:
         self._move(plan)
         for chunk in plan.chunks:
             self._store(chunk)
-        sampled: dict[str, int] = {}
+        sampled: dict[str, list[int]] = {}
         failed: dict[str, str] = {}
         for chunk in plan.chunks:
             if chunk.samples:
@@ -76,8 +77,13 @@ class HashRunner:
                 if NAN in context:
                     failed[chunk.request_id] = "The logits are not finite."
                 else:
-                    sampled[chunk.request_id] = next_token(context, chunk.params.seed)
+                    rows = range(chunk.position, len(context) + 1)
+                    tokens = [self.next_token(context[:end], chunk.params.seed) for end in rows]
+                    sampled[chunk.request_id] = accept(chunk.draft, tokens)
         return StepResult(plan.step, sampled, failed)
+
+    def next_token(self, context: Sequence[int], seed: int | None) -> int:
+        return next_token(context, seed)
 
     def _move(self, plan: StepPlan) -> None:
         for block, slot in plan.copies_out:
@@ -118,6 +124,7 @@ class LetterTokenizer:
     fingerprint = "letters"
     eos_ids = frozenset({EOS})
     vocab_size = VOCAB
+    pieces: dict[int, str] | None = None
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) - ord("a") for letter in text]

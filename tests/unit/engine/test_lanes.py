@@ -122,7 +122,9 @@ class Bench:
         ran = {was.request.id for was in before}
         plan = self.scheduler.schedule()
         self._check(before, [one for one in self.running if one.id not in ran])
-        self.scheduler.apply(plan, StepResult(plan.step, {c.request_id: 7 for c in plan.chunks if c.samples}))
+        self.scheduler.apply(
+            plan, StepResult(plan.step, {c.request_id: [7] for c in plan.chunks if c.samples})
+        )
         if self.random.random() < 0.1:
             self.scheduler.check_invariants()
         self.clock.now += self.step_s

@@ -57,7 +57,7 @@ class Desk:
 
 
 def result_of(plan: StepPlan, token: int = 7) -> StepResult:
-    return StepResult(plan.step, {chunk.request_id: token for chunk in plan.chunks if chunk.samples})
+    return StepResult(plan.step, {chunk.request_id: [token] for chunk in plan.chunks if chunk.samples})
 
 
 def sizes(plan: StepPlan) -> dict[str, int]:

@@ -40,7 +40,7 @@ def take_step(scheduler: Scheduler) -> float:
     began = time.thread_time()
     plan = scheduler.schedule()
     planned = time.thread_time()
-    result = StepResult(plan.step, {chunk.request_id: 7 for chunk in plan.chunks if chunk.samples})
+    result = StepResult(plan.step, {chunk.request_id: [7] for chunk in plan.chunks if chunk.samples})
     computed = time.thread_time()
     scheduler.apply(plan, result)
     return time.thread_time() - computed + planned - began

@@ -21,7 +21,7 @@ def _rows_of(chunk: Chunk, context: Sequence[int]) -> list[list[float]]:
     """Logits at the chunk's positions; nothing at those that nobody will look at."""
     scored = chunk.controls is not None and chunk.controls.prompt_scores is not None
     ends = range(chunk.start + 1, len(context) + 1)
-    return [logits_after(context[:end]) if scored or end == len(context) else [0.0] * VOCAB for end in ends]
+    return [logits_after(context[:end]) if scored or end >= chunk.position else [0.0] * VOCAB for end in ends]
 
 
 class LogitRunner(HashRunner):
