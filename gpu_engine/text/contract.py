@@ -22,6 +22,10 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def pieces(self) -> dict[int, str] | None:
+        """See `detokenize.Decoder`."""
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a raw prompt, with the special tokens that the model expects (bos)."""
 

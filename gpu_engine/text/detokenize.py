@@ -7,6 +7,9 @@ a token or two of earlier text that make the tokenizer see a continuation:
 
     prompt: … "assistant" "\\n"       output: "Hi" " " F0 9F 98 80 "!"
                           └anchor                    └pending┘
+
+Most tokens are whole characters, and most tokenizers give such a token the same text wherever it follows
+text: then it is decoded once, and looked up ever after.
 """
 
 from __future__ import annotations
@@ -28,7 +31,14 @@ _SILENT_AT_MOST = 16
 
 
 class Decoder(Protocol):
-    """The part of a tokenizer that detokenising needs."""
+    """The part of a tokenizer that detokenising needs.
+
+    `pieces`: what tokens of whole characters add to any text that is not empty, as far as it is known by now;
+    detokenisers add to it. None where a token's text depends on its neighbours.
+    """
+
+    @property
+    def pieces(self) -> dict[int, str] | None: ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
@@ -45,10 +55,11 @@ class IncrementalDetokenizer:
     do), the valid ones that were shown stay: text is never taken back.
     """
 
-    __slots__ = ("_anchor", "_anchor_text", "_decoder", "_pending", "_shown")
+    __slots__ = ("_anchor", "_anchor_text", "_decoder", "_pending", "_pieces", "_shown")
 
     def __init__(self, decoder: Decoder, prompt_ids: Sequence[int] = ()) -> None:
         self._decoder = decoder
+        self._pieces = decoder.pieces
         self._anchor, self._anchor_text = _find_anchor(decoder, prompt_ids)
         self._pending: list[int] = []
         self._shown = 0  # characters of the pending tokens' text that were given out
@@ -64,6 +75,12 @@ class IncrementalDetokenizer:
         return rest
 
     def _feed_one(self, token_id: int) -> str:
+        if self._pieces is None or self._pending or not self._anchor:
+            return self._decode_one(token_id)
+        piece = self._pieces.get(token_id)
+        return self._decode_one(token_id) if piece is None else piece
+
+    def _decode_one(self, token_id: int) -> str:
         self._pending.append(token_id)
         text = self._text(self._pending)
         open_characters = _count_open(text)
@@ -77,8 +94,11 @@ class IncrementalDetokenizer:
         return piece
 
     def _settle(self, text: str) -> None:
+        """All that is pending is whole."""
         if not self._anchor:
             self._anchor, self._anchor_text = self._pending, text
+        elif len(self._pending) == 1 and self._pieces is not None:
+            self._pieces[self._pending[0]] = text
         self._pending, self._shown = [], 0
 
     def _shorten(self, text: str, certain: int) -> None:

@@ -37,6 +37,7 @@ class HfTokenizer:
         own = tokenizer.eos_token_id
         self._eos_ids = extra_eos_ids | (frozenset() if own is None else frozenset({int(own)}))
         self._fingerprint = self._compute_fingerprint()
+        self.pieces: dict[int, str] | None = {} if is_local(self._backend.decoder) else None
 
     @property
     def fingerprint(self) -> str:
@@ -90,6 +91,14 @@ class HfTokenizer:
         digest = hashlib.blake2b(self._backend.to_str().encode(), digest_size=16)
         digest.update(json.dumps([self._tokenizer.chat_template, sorted(self._eos_ids)]).encode())
         return digest.hexdigest()
+
+
+def is_local(decoder: Any) -> bool:
+    """Whether a token of whole characters has the same text wherever it follows text: true of byte-level
+    decoders, and of sentencepiece's, which look at bytes and at the very beginning only."""
+    known = json.loads(decoder.__getstate__()) if decoder is not None else {}
+    kinds = [part["type"] for part in known.get("decoders", [known]) if part]
+    return bool(kinds) and set(kinds) <= {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip"}
 
 
 def load_hf_tokenizer(path: Path) -> HfTokenizer:

@@ -19,6 +19,9 @@ class SimTokenizer:
     eos_ids = frozenset({EOS})
     vocab_size = 259
 
+    def __init__(self) -> None:
+        self.pieces: dict[int, str] | None = {}
+
     def encode(self, text: str) -> list[int]:
         """The text's bytes; TextError for lone surrogates."""
         return list(check_text(text).encode())

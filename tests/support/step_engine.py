@@ -19,6 +19,7 @@ class IdTokenizer:
     fingerprint = "ids"
     eos_ids: frozenset[int] = frozenset()
     vocab_size = 1 << 20
+    pieces: dict[int, str] | None = None
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]

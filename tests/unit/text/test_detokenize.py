@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders
 
-from headrace.gpu_engine.text.detokenize import REPLACEMENT, IncrementalDetokenizer
+from headrace.gpu_engine.text.detokenize import REPLACEMENT, Decoder, IncrementalDetokenizer
+from headrace.gpu_engine.text.hf import is_local
 from tests.unit.text.tokenizers_for_tests import PlainTokenizer, byte_level_tokenizer, sentencepiece_tokenizer
 
 BYTE_LEVEL = byte_level_tokenizer()
@@ -26,7 +28,18 @@ SCRIPTS = st.text(
 PROPERTY = settings(deadline=None, max_examples=150)
 
 
-def pieces(tokenizer: PlainTokenizer, prompt: Sequence[int], chunks: Sequence[Sequence[int]]) -> list[str]:
+class Decoding:
+    """A tokenizer whose decoding is counted, with `pieces` of its own."""
+
+    def __init__(self, tokenizer: PlainTokenizer, pieces: dict[int, str] | None) -> None:
+        self.pieces, self._tokenizer, self.calls = pieces, tokenizer, 0
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        self.calls += 1
+        return self._tokenizer.decode(token_ids)
+
+
+def pieces(tokenizer: Decoder, prompt: Sequence[int], chunks: Sequence[Sequence[int]]) -> list[str]:
     detokenizer = IncrementalDetokenizer(tokenizer, prompt)
     return [*(detokenizer.feed(chunk) for chunk in chunks), detokenizer.flush()]
 
@@ -100,6 +113,37 @@ def test_a_character_spread_over_tokens_comes_out_whole_with_its_last_byte(token
     assert pieces(tokenizer, [], one_by_one(ids)) == ["a", "", "", "", "\U00010348", ""]
 
 
+@PROPERTY
+@given(data=st.data())
+def test_text_that_was_looked_up_is_the_text_that_would_have_been_decoded(data: st.DataObject) -> None:
+    for tokenizer in (BYTE_LEVEL, SENTENCEPIECE):
+        any_ids = st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=20)
+        prompt, answers = data.draw(any_ids), data.draw(st.lists(any_ids, max_size=4))
+        once = Decoding(tokenizer, {})
+        for ids in answers:
+            shared = pieces(once, prompt, one_by_one(ids))
+            assert shared == pieces(Decoding(tokenizer, None), prompt, one_by_one(ids))
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCEPIECE], ids=["byte-level", "sentencepiece"])
+def test_a_token_of_whole_characters_is_decoded_once(tokenizer: PlainTokenizer) -> None:
+    prompt, ids = byte_ids(tokenizer, b"a!"), byte_ids(tokenizer, b"!a")
+    once = Decoding(tokenizer, {})
+    assert pieces(once, prompt, [ids]) == ["!a", ""]
+    once.calls = 0
+    detokenizer = IncrementalDetokenizer(once, prompt)
+    anchoring = once.calls
+    assert detokenizer.feed(ids * 10) == "!a" * 10
+    assert once.calls == anchoring
+
+
+def test_a_tokenizer_of_an_unknown_kind_is_asked_for_every_token() -> None:
+    assert is_local(decoders.ByteLevel())
+    assert not is_local(decoders.WordPiece())
+    assert not is_local(decoders.Sequence([decoders.ByteLevel(), decoders.CTC()]))
+    assert not is_local(None)
+
+
 def test_a_partial_character_at_the_end_is_flushed_as_one_replacement_character() -> None:
     ids = byte_ids(BYTE_LEVEL, "ok\U00010348".encode()[:-1])
     assert pieces(BYTE_LEVEL, [], one_by_one(ids))[-2:] == ["", REPLACEMENT]
@@ -107,6 +151,8 @@ def test_a_partial_character_at_the_end_is_flushed_as_one_replacement_character(
 
 def test_text_before_a_partial_character_in_the_same_token_is_shown_at_once() -> None:
     class TwoPieces:
+        pieces: dict[int, str] | None = None
+
         def decode(self, token_ids: Sequence[int]) -> str:
             data = b"".join({0: b"x \xf0\x9f", 1: b"\x98\x80y"}[token_id] for token_id in token_ids)
             return data.decode("utf-8", "replace")
@@ -138,6 +184,8 @@ def test_the_tokens_decoded_per_step_stay_few_however_long_the_answer(
     widest = 0
 
     class Counting:
+        pieces: dict[int, str] | None = None
+
         def decode(self, token_ids: Sequence[int]) -> str:
             nonlocal widest
             widest = max(widest, len(token_ids))

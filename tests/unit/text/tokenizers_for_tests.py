@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from headrace.gpu_engine.text.hf import is_local
+
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. Caf\u00e9 na\u00efve fa\u00e7ade \u2014 d\u00e9j\u00e0 vu.",
     "\u6771\u4eac\u90fd \u6f22\u5b57\u3068\u4eee\u540d",
@@ -20,6 +22,7 @@ class PlainTokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self.pieces: dict[int, str] | None = {} if is_local(tokenizer.decoder) else None
 
     @property
     def vocab_size(self) -> int:
