@@ -52,6 +52,8 @@ HELP = {
     "prompt_lookup_max": "Longest run of tokens that is looked for earlier in the text.",
     "prompt_lookup_min": "Shortest run of tokens that is looked for earlier in the text.",
     "adaptive_speculation": "Guess only as much as pays.",
+    "pooling": "How embeddings are made; auto: as the model's folder says, else of the last token.",
+    "normalize": "Embeddings have unit length.",
     "trace_path": "Record each step in this file ({pid}: the engine's process); `headrace trace` draws it.",
     "threads": "CPU threads of the engine.",
     "pin_threads": "Bind each thread of the native kernels to one CPU.",

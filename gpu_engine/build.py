@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headrace.gpu_engine.api import CountingEngine
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.embedding.several import SeveralTexts
 from headrace.gpu_engine.fan_out import FanOut
 from headrace.gpu_engine.memory.errors import is_out_of_memory
 from headrace.gpu_engine.models.errors import ModelError
@@ -39,7 +40,7 @@ def build_engine(config: EngineConfig) -> CountingEngine:
 def load_engine(config: EngineConfig) -> LoadedEngine:
     """As `build_engine`, for those who turn text into tokens themselves."""
     if config.engine == "sim":
-        return LoadedEngine(FanOut(SimEngine(config)), SimTokenizer())
+        return LoadedEngine(_for_several(SimEngine(config)), SimTokenizer())
     try:
         load_policy(config)  # before a model is loaded in vain
         return _load_torch_engine(config)
@@ -56,6 +57,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
 def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
     path = resolve_model(config.model)
     # Imported here, so that the simulated engine, and a model that is not there, need not wait for torch.
+    from headrace.gpu_engine.embedding.settings import pooler_maker
     from headrace.gpu_engine.engine import StepEngine
     from headrace.gpu_engine.models.folder import check_config
     from headrace.gpu_engine.runner import load_runner
@@ -71,8 +73,14 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
         fingerprint=_join_fingerprints(runner.fingerprint, tokenizer.fingerprint),
         max_context=runner.max_context,
         vocab_size=runner.vocab_size,
+        poolers=pooler_maker(config, path, runner.hidden_size),
     )
-    return LoadedEngine(FanOut(engine), tokenizer)
+    return LoadedEngine(_for_several(engine), tokenizer)
+
+
+def _for_several(engine: CountingEngine) -> CountingEngine:
+    """Requests for several answers, and for the vectors of several texts, around an engine of single ones."""
+    return FanOut(SeveralTexts(engine))
 
 
 def _join_fingerprints(*fingerprints: str) -> str:

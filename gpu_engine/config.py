@@ -48,6 +48,9 @@ class EngineConfig(BaseModel):
     oldest one of a lane that waits, until it has the first claim on what becomes free. `trace_path`: a file
     for a line about each step (None: no trace).
 
+    `pooling`: how a text's hidden states become its vector; `auto`: as the folder's `1_Pooling` says, else
+    the last token's. `normalize`: vectors have unit length.
+
     `speculative_method` `ngram`: at most `num_speculative_tokens` are guessed from what followed the last
     `prompt_lookup_max` to `prompt_lookup_min` tokens earlier in the same text, and verified in one step; the
     output is the same. `adaptive_speculation`: as many as pay (off: always that many).
@@ -86,6 +89,8 @@ class EngineConfig(BaseModel):
     prompt_lookup_max: int = Field(default=4, ge=1, le=32)
     prompt_lookup_min: int = Field(default=2, ge=1, le=32)
     adaptive_speculation: bool = True
+    pooling: Literal["auto", "mean", "last"] = "auto"
+    normalize: bool = True
     trace_path: str | None = None
     threads: int | None = Field(default=None, ge=1, le=1024)
     pin_threads: bool = False

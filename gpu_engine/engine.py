@@ -18,6 +18,8 @@ from headrace.gpu_engine.api import (
     SamplingParams,
 )
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.embedding.check import check_embed
+from headrace.gpu_engine.embedding.pooling import PoolerMaker
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.out_of_memory import SparingSteps
 from headrace.gpu_engine.sampling.controls_maker import ControlsMaker
@@ -79,6 +81,7 @@ class StepEngine:
         preempt_hook: PreemptHook | None = None,
         open_text: OpenText = open_text,
         clock: Callable[[], float] = time.monotonic,
+        poolers: PoolerMaker | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._open_text = open_text
@@ -114,7 +117,8 @@ class StepEngine:
         )
         self._bounds = QueueBounds.of(config)
         self._steps = _open_steps(config, self._scheduler, self._memory, runner)
-        self._controls = ControlsMaker(tokenizer, vocab_size)
+        self._poolers = poolers
+        self._controls = ControlsMaker(tokenizer, vocab_size, poolers)
         self._texts: dict[str, TextStage] = {}
         self._ended: dict[str, Output] = {}
         self._info = EngineInfo(
@@ -124,6 +128,7 @@ class StepEngine:
             max_input_length=self._limits.max_input_length,
             max_total_tokens=self._limits.max_total_tokens,
             kv_tokens=self._limits.kv_tokens,
+            embedding_size=0 if poolers is None else poolers.size,
         )
 
     @property
@@ -157,7 +162,8 @@ class StepEngine:
             message = f"Request {request.id} is in the engine already; wait for its last output."
             return EngineError(code="invalid_request", message=message, param="id")
         num_tokens = len(request.prompt_ids) + len(request.output_ids)
-        error = self._limits.check(request) or self._bounds.check(self._scheduler, num_tokens)
+        error = self._limits.check(request) or check_embed(request, self._info.embedding_size)
+        error = error or self._bounds.check(self._scheduler, num_tokens)
         if error is not None:
             return error
         try:
@@ -193,8 +199,8 @@ class StepEngine:
         """Raises GrammarError."""
         prompt = len(request.prompt_ids)
         token_ids = [*request.prompt_ids, *request.output_ids]
-        # What the prefix cache knows has no logits: a salt that nobody shares keeps it out.
-        salt = secrets.token_bytes(16) if request.params.prompt_logprobs is not None else b""
+        # What the prefix cache knows has no rows: a salt that nobody shares keeps it out.
+        salt = secrets.token_bytes(16) if self._needs_all_rows(request) else b""
         controls = self._controls.make(request, token_ids)
         return Request(
             id=request.id,
@@ -207,6 +213,11 @@ class StepEngine:
             drafter=self._drafters.make(controls),
             turn=turn_of(request),
         )
+
+    def _needs_all_rows(self, request: EngineRequest) -> bool:
+        if request.embed is not None:
+            return self._poolers is not None and self._poolers.kind == "mean"
+        return request.params.prompt_logprobs is not None
 
     def _say(self, outcome: StepOutcome, result: StepResult) -> Output:
         """What a reader sees of an outcome. A stop string that it completes ends the request here."""
@@ -228,6 +239,7 @@ class StepEngine:
             cached_tokens=outcome.cached_tokens,
             logprobs=list(result.logprobs.get(name, ()))[: len(token_ids)],
             prompt_logprobs=list(result.prompt_logprobs.get(name, ())),
+            embedding=result.embeddings.get(name, []),
         )
 
     def check_invariants(self) -> None:

@@ -11,6 +11,7 @@ from headrace.gpu_engine.attention.blocks import BlockStore
 from headrace.gpu_engine.attention.contract import AttentionBackend, BackendFactory, KVSpec
 from headrace.gpu_engine.backend import load_backend
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.embedding.rows import pool_rows
 from headrace.gpu_engine.inputs import StepInputs, build_inputs
 from headrace.gpu_engine.memory.machine import mib, require_memory
 from headrace.gpu_engine.models.errors import ModelError
@@ -26,8 +27,8 @@ SHORTEST: Final = 2
 class ModelRunner:
     """Implements `Runner` over a model and an attention backend, which owns the KV memory.
 
-    What an engine needs to know of the model: `model_name`, `fingerprint` (of the weights), `vocab_size`
-    and `max_context` (tokens per sequence).
+    What an engine needs to know of the model: `model_name`, `fingerprint` (of the weights), `vocab_size`,
+    `max_context` (tokens per sequence) and `hidden_size` (numbers of a row).
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class ModelRunner:
         self.fingerprint = model.fingerprint
         self.vocab_size = config.vocab_size
         self.max_context = config.max_context
+        self.hidden_size = config.hidden_size
         self._model = model.decoder
         self._head = SamplingHead(model.decoder.logits)
         self._attention = attention
@@ -70,7 +72,12 @@ class ModelRunner:
         failed = _find_failed(plan.chunks, inputs, hidden)
         sampled = self._head.sample(plan.chunks, hidden, inputs.ends)
         return StepResult(
-            plan.step, sampled.tokens, sampled.failed | failed, sampled.logprobs, sampled.prompt_logprobs
+            plan.step,
+            sampled.tokens,
+            sampled.failed | failed,
+            sampled.logprobs,
+            sampled.prompt_logprobs,
+            pool_rows(plan.chunks, hidden, inputs.ends),
         )
 
     @torch.inference_mode()

@@ -10,14 +10,17 @@ from headrace.gpu_engine.attention.contract import KVSpec, StepAttention
 
 
 class ModelSizes(Protocol):
-    """What an engine needs to know of a model: the longest sequence it was made for, in tokens, and how many
-    tokens it knows."""
+    """What an engine needs to know of a model: the longest sequence it was made for, in tokens, how many
+    tokens it knows, and how many numbers a row of hidden states has (0: it does not say)."""
 
     @property
     def vocab_size(self) -> int: ...
 
     @property
     def max_context(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
 
 
 class CausalDecoder(Protocol):

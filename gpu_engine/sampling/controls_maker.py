@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.gpu_engine.api import EngineRequest, SamplingParams
+from headrace.gpu_engine.embedding.pooling import Pooler, PoolerMaker
 from headrace.gpu_engine.sampling.bans import BadWords, MinTokens
 from headrace.gpu_engine.sampling.controls import Controls, Stage
 from headrace.gpu_engine.sampling.guide import GrammarError, Guide, GuideMaker
@@ -15,10 +16,11 @@ from headrace.gpu_engine.text.contract import Tokenizer
 
 
 class ControlsMaker:
-    """`vocab_size`: logits that a row has."""
+    """`vocab_size`: logits that a row has. `poolers`: how vectors are made; None: none are."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, poolers: PoolerMaker | None = None) -> None:
         self._tokenizer = tokenizer
+        self._poolers = poolers
         self._guides = _guide_maker(tokenizer, vocab_size)
 
     def make(self, request: EngineRequest, token_ids: list[int]) -> Controls | None:
@@ -32,8 +34,14 @@ class ControlsMaker:
             guide=self._guide(params, known),
             num_logprobs=params.logprobs,
             prompt_scores=None if scores is None else PromptScores(request.prompt_ids, scores),
+            pooler=self._pooler(request),
         )
         return None if controls == Controls() else controls
+
+    def _pooler(self, request: EngineRequest) -> Pooler | None:
+        if request.embed is None or self._poolers is None:
+            return None
+        return self._poolers.make(len(request.prompt_ids), request.embed.dimensions)
 
     def _stages(self, params: SamplingParams, known: KnownTokens) -> Iterator[Stage]:
         if params.logit_bias:

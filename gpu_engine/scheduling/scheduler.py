@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.embedding.pooling import Pooler
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import Admission
 from headrace.gpu_engine.scheduling.budget import StepBudget
@@ -200,6 +201,8 @@ class Scheduler:
         if result.failed and request.id in result.failed:
             self._end(request, "error")
             return StepOutcome(request.id, request.cached_tokens or 0, failure=result.failed[request.id])
+        if chunk.controls is not None and chunk.controls.pooler is not None:
+            return self._apply_pooled(request, chunk, chunk.controls.pooler)
         if not chunk.samples:
             request.advance(len(chunk.token_ids))
             return None
@@ -223,6 +226,16 @@ class Scheduler:
                 return run[:count], ending
         return run, None
 
+    def _apply_pooled(self, request: Request, chunk: Chunk, pooler: Pooler) -> StepOutcome | None:
+        """A text that is embedded ends where its last token is computed."""
+        request.advance(len(chunk.token_ids))
+        if request.gap:
+            return None
+        if not pooler.needs_all_rows:
+            self._remember(request)
+        self._end(request, "stop")
+        return StepOutcome(request.id, request.cached_tokens or 0, finish_reason="stop")
+
     def _remember(self, request: Request) -> None:
         """Only here, where finite logits have been seen that depend on all that was computed: a NaN
         in the middle of a prompt would show in no earlier step."""
@@ -234,7 +247,7 @@ class Scheduler:
 
     def _end(self, request: Request, reason: FinishReason) -> None:
         self._roster.end(request, reason)
-        if reason in ("stop", "length"):
+        if reason in ("stop", "length") and request.num_output_tokens:
             self._admission.estimate.observe(request.num_output_tokens)
 
     # --------------------------------------------------------------------------- self-check

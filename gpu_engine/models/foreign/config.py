@@ -23,6 +23,7 @@ class ForeignConfig:
     vocab_size: int
     max_context: int
     windows: tuple[int | None, ...]
+    hidden_size: int = 0
 
 
 def is_known(model_type: object) -> bool:
@@ -42,7 +43,8 @@ def read_foreign(config: Any) -> ForeignConfig:
     if _read_size(text, "num_hidden_layers", 1) > MOST_LAYERS:
         raise wrong_config(f"its num_hidden_layers is {text.num_hidden_layers}")
     vocab_size, longest = _read_size(text, "vocab_size", 1), _read_size(text, "max_position_embeddings", 2)
-    return ForeignConfig(kind, vocab_size, _limit_context(text, longest), _read_windows(text))
+    windows, hidden_size = _read_windows(text), getattr(text, "hidden_size", 0)
+    return ForeignConfig(kind, vocab_size, _limit_context(text, longest), windows, hidden_size)
 
 
 def _read_size(config: Any, name: str, smallest: int) -> int:

@@ -1,0 +1,1 @@
+"""Embeddings: one vector for a whole text, made of the hidden states that its tokens end with."""
