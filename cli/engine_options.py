@@ -26,6 +26,7 @@ HELP = {
     "load_format": "dummy draws random weights from the folder's config.json.",
     "dtype": "Number format of weights and KV cache.",
     "device": "Where the model runs.",
+    "tensor_parallel_size": "Processes that share each layer of the model.",
     "backend": "Arithmetic: our own kernels (native), torch's operators, or the faster of those that serve.",
     "weight_format": "How the native kernels keep weights; auto follows --dtype.",
     "kv_cache_dtype": "Number format of the native KV cache; auto follows the weights.",

@@ -51,6 +51,9 @@ class EngineConfig(BaseModel):
     `pooling`: how a text's hidden states become its vector; `auto`: as the folder's `1_Pooling` says, else
     the last token's. `normalize`: vectors have unit length.
 
+    `tensor_parallel_size`: processes that share each layer of the model, and divide `threads`,
+    `kv_cache_bytes` and `swap_space_bytes` among them.
+
     `speculative_method` `ngram`: at most `num_speculative_tokens` are guessed from what followed the last
     `prompt_lookup_max` to `prompt_lookup_min` tokens earlier in the same text, and verified in one step; the
     output is the same. `adaptive_speculation`: as many as pay (off: always that many).
@@ -63,6 +66,7 @@ class EngineConfig(BaseModel):
     load_format: Literal["auto", "dummy"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["cpu"] = "cpu"
+    tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     backend: Literal["auto", "native", "torch"] = "auto"
     weight_format: Literal["auto", "float32", "int16", "int8"] = "auto"
     kv_cache_dtype: Literal["auto", "float32", "bfloat16"] = "auto"

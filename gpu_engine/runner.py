@@ -94,7 +94,11 @@ class ModelRunner:
 
 def load_runner(config: EngineConfig) -> ModelRunner:
     """Loads the model and sets its KV memory up. Raises ModelError with a sentence for the user."""
-    model, factory = load_backend(config)
+    return make_runner(config, *load_backend(config))
+
+
+def make_runner(config: EngineConfig, model: LoadedModel, factory: BackendFactory) -> ModelRunner:
+    """Sets up the KV memory of a loaded model. Raises ModelError where it does not fit."""
     spec = model.decoder.kv_spec(config.block_size)
     attention = _allocate(config, spec, model, factory)
     host_slots = config.swap_space_bytes // factory.block_bytes(spec)
