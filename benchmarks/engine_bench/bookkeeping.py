@@ -24,6 +24,7 @@ from headrace.gpu_engine.text.sim import SimTokenizer
 
 NAME: Final = "bookkeeping"
 MANY: Final = 256
+PROSE: Final = "The quick brown fox jumps over the lazy dog, sleeps until the morning, and begins again. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ def time_steps(model: str, steps: int) -> float:
     """Seconds of a step, the median, in which 256 requests decode."""
     config = our_config(model, 1, max_batch_size=MANY, max_batch_tokens=2 * MANY)
     tokenizer = load_tokenizer(model) if model else SimTokenizer()
-    engine = step_engine(config, NoModel(num_blocks=1 + MANY * 64), tokenizer)
+    answer = tokenizer.encode_piece(PROSE)
+    engine = step_engine(config, NoModel(num_blocks=1 + MANY * 64, answer=answer), tokenizer)
     _add(engine, [Asked([65 + n % 26] * 32, steps + 64) for n in range(MANY)])
     while engine.num_waiting:
         engine.step()

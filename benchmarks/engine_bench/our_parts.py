@@ -107,17 +107,18 @@ def load_parts(config: EngineConfig, num_blocks: int) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class NoModel:
-    """A runner that computes nothing: what remains of a step is the engine's own work. Its token ids are
-    letters to the simulated tokenizer."""
+    """A runner that computes nothing: what remains of a step is the engine's own work. It says `answer` over
+    and over again; by default letters, as the simulated tokenizer knows them."""
 
     num_blocks: int
     block_size: int = 16
     num_host_slots: int = 0
     block_copy_s: float = 0.0
+    answer: Sequence[int] = tuple(b"abcdefghijklmnopqrstuvwxyz")
 
     def launch(self, plan: StepPlan) -> StepResult:
-        letter = ord("a") + plan.step % 26
-        return StepResult(plan.step, {chunk.request_id: [letter] for chunk in plan.chunks if chunk.samples})
+        token = self.answer[plan.step % len(self.answer)]
+        return StepResult(plan.step, {chunk.request_id: [token] for chunk in plan.chunks if chunk.samples})
 
 
 def step_engine(config: EngineConfig, runner: Runner, tokenizer: Tokenizer) -> StepEngine:
