@@ -84,6 +84,10 @@ class SharedDecoder:
         """As `Decoder.forward`; the same hidden states on all ranks."""
         return self._decoder.forward(token_ids, positions, step)
 
+    def make_room(self, rows: int) -> torch.Tensor:
+        """For so many rows of hidden states, [rows, hidden]."""
+        return torch.empty(rows, self.config.hidden_size, dtype=self.dtype)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """On rank 0 as `Decoder.logits`, for rows that it hands out to the others, whose own say only how
         many there are; on those it gives nothing, [rows, 0]."""

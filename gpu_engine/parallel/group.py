@@ -1,9 +1,9 @@
 """What ranks exchange while they compute, over `torch.distributed`.
 
-Sums are made in the order of the ranks on every one of them: each sends what it has to all others, and all add
-the same numbers in the same order. So ranks agree on each bit, and what a row gets does not depend on who else
-is in the step, which a ring's all-reduce does not promise for more than two. (For two ranks it moves the same
-bytes, for more up to size / 2 times as many.)
+Sums are made in the order of the ranks on every one of them: each sends what it has to all others, and all
+add the same numbers in the same order. So ranks agree on each bit, and what a row gets does not depend on who
+else is in the step, which a ring's all-reduce does not promise for more than two. (For two ranks it moves the
+same bytes, for more up to size / 2 times as many.)
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from torch._C._distributed_c10d import FileStore, Store
 from torch.distributed import GatherOptions, ProcessGroup, Work
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 
+from headrace.gpu_engine.models.errors import one_line
+
 LOOPBACK: Final = "127.0.0.1"
 """Ranks of one machine need no other interface, and nobody else should reach theirs."""
 
 
+class PeersLost(Exception):
+    """Another rank is gone or does not answer: nothing more can be exchanged."""
+
+
 class RankGroup(Protocol):
-    """The ranks of one model. Each call waits for the same call on all others; a RuntimeError says that
-    another rank is gone or does not answer, and that nothing more can be exchanged."""
+    """The ranks of one model. Each call waits for the same call on all others, and may raise PeersLost."""
 
     @property
     def rank(self) -> int: ...
@@ -80,19 +85,26 @@ class TorchGroup:
         return list(x.new_empty((self.size, *x.shape)).unbind())
 
     def _wait(self, work: Work) -> None:
-        work.wait(self._patience)
+        try:
+            work.wait(self._patience)
+        except RuntimeError as error:
+            raise PeersLost(one_line(error)) from error
 
 
 def connect(
     device: str, meeting_place: str, rank: int, size: int, *, patience_s: float, connect_s: float
 ) -> TorchGroup:
     """Meets the other ranks by a file all can see, `meeting_place`, within `connect_s` seconds. `device`
-    decides what carries the tensors: gloo those of a processor."""
+    decides what carries the tensors: gloo those of a processor. Raises PeersLost."""
     store = FileStore(meeting_place, size)
     group = ProcessGroup(store, rank, size)
     kind, open_backend = _BACKENDS[device]
+    try:
+        backend = open_backend(store, rank, size, connect_s)
+    except RuntimeError as error:
+        raise PeersLost(one_line(error)) from error
     group._set_default_backend(kind)
-    group._register_backend(torch.device(device), kind, open_backend(store, rank, size, connect_s))
+    group._register_backend(torch.device(device), kind, backend)
     return TorchGroup(group, patience_s)
 
 
