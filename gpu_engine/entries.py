@@ -15,7 +15,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """A whole answer. `finish_reason` (`stop`, `length`, `abort`) is set, or `error` is; an answer that
     failed on its way keeps what it had. `text` ends before a stop string, `token_ids` with the last made.
     `logprobs` and `prompt_logprobs` as in `Output`. Of `n` answers this is number `index`, and the first one
-    holds the `others`."""
+    holds the `others`. `embedding`: of a text that was embedded."""
 
     id: str
     prompt_ids: list[int] = []
@@ -28,6 +28,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: list[TokenLogprobs] = []
     index: int = 0
     others: list[Completion] = []
+    embedding: list[float] = []
 
 
 @dataclass(slots=True)
@@ -105,6 +106,7 @@ class Entry:
             finish_reason=answer.final.finish_reason if answer.final else None,
             error=answer.final.error if answer.final else None,
             cached_tokens=answer.final.cached_tokens if answer.final else 0,
+            embedding=answer.final.embedding if answer.final else [],
             logprobs=answer.logprobs[seen.tokens :],
             prompt_logprobs=[] if seen.tokens else answer.prompt_logprobs,
             index=index,
@@ -128,6 +130,7 @@ class Entry:
             logprobs=answer.logprobs,
             prompt_logprobs=answer.prompt_logprobs,
             index=index,
+            embedding=answer.final.embedding,
         )
 
 

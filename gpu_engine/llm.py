@@ -69,6 +69,14 @@ class LLM:
         """
         return self._manager.generate_batch(prompts, params)
 
+    def embed(self, prompts: Sequence[Prompt], dimensions: int | None = None) -> list[Completion]:
+        """The vectors of all prompts, in their order: each Completion has an `embedding`, or an `error`.
+
+        How hidden states become a vector the model's folder says, or `pooling` and `normalize` of the config.
+        `dimensions`: only so many of its first numbers, at unit length again.
+        """
+        return self._manager.embed(prompts, dimensions)
+
     def close(self) -> None:
         """Ends what is unfinished, and the engine's thread."""
         self._manager.close()

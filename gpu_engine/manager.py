@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 import msgspec
 
-from headrace.gpu_engine.api import Engine, EngineError, EngineRequest, Output, SamplingParams
+from headrace.gpu_engine.api import EmbedParams, Engine, EngineError, EngineRequest, Output, SamplingParams
 from headrace.gpu_engine.entries import Completion, Entry, Mark
 from headrace.gpu_engine.sampling.check import MAX_ANSWERS
 from headrace.gpu_engine.text.contract import TextError, Tokenizer
@@ -90,10 +90,18 @@ class RequestManager:
     ) -> list[Completion]:
         """Answers to all prompts, in their order. `params`: for all, or one for each (ValueError if not)."""
         each = params if isinstance(params, Sequence) else [params or SamplingParams()] * len(prompts)
+        return self._complete(self._submit(prompt, own) for prompt, own in zip(prompts, each, strict=True))
+
+    def embed(self, prompts: Sequence[Prompt], dimensions: int | None = None) -> list[Completion]:
+        """The `embedding` of each prompt, in their order; `dimensions`: only so many of its numbers."""
+        asked = EmbedParams(dimensions=dimensions)
+        return self._complete(self._submit(prompt, SamplingParams(), embed=asked) for prompt in prompts)
+
+    def _complete(self, submitted: Iterable[str]) -> list[Completion]:
+        """What becomes of requests, which are submitted while their ids are asked for."""
         ids: list[str] = []
         try:
-            for prompt, own in zip(prompts, each, strict=True):
-                ids.append(self._submit(prompt, own))
+            ids.extend(submitted)  # one by one: whatever comes between, those submitted are known
             return [self.get_result(request_id) for request_id in ids]
         finally:
             # After Ctrl-C nobody will fetch the rest.
@@ -119,9 +127,15 @@ class RequestManager:
 
     # --------------------------------------------------------------------------------------- callers' side
 
-    def _submit(self, prompt: Prompt, params: SamplingParams, limit: int | None = None) -> str:
+    def _submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        limit: int | None = None,
+        embed: EmbedParams | None = None,
+    ) -> str:
         prompt_ids, error = _encode(self._tokenizer, prompt)
-        error = error or _check_types(params)
+        error = error or _check_types(params) or _check_types(embed or EmbedParams())
         with self._lock:
             held = len(self._entries)
             if limit is not None and held >= limit:
@@ -132,7 +146,8 @@ class RequestManager:
             if error is not None:
                 entry.fail(error)
             else:
-                self._inbox.append(EngineRequest(id=entry.id, prompt_ids=prompt_ids, params=params))
+                request = EngineRequest(id=entry.id, prompt_ids=prompt_ids, params=params, embed=embed)
+                self._inbox.append(request)
                 self._work.notify()
         return entry.id
 
@@ -214,14 +229,12 @@ def _num_answers(params: SamplingParams) -> int:
     return n if isinstance(n, int) and 1 <= n <= MAX_ANSWERS else 1
 
 
-def _check_types(params: SamplingParams) -> EngineError | None:
+def _check_types(params: SamplingParams | EmbedParams) -> EngineError | None:
     """What Python lets pass: a number given as a text, or a single stop string, which is a sequence too."""
     try:
-        msgspec.convert(msgspec.structs.asdict(params), SamplingParams)
+        msgspec.convert(msgspec.structs.asdict(params), type(params))
     except (msgspec.ValidationError, TypeError) as error:
-        return EngineError(
-            code="invalid_request", message=f"Wrong sampling parameters: {error}.", param="params"
-        )
+        return EngineError(code="invalid_request", message=f"Wrong parameters: {error}.", param="params")
     return None
 
 

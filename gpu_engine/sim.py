@@ -26,6 +26,8 @@ from headrace.gpu_engine.api import (
     SamplingParams,
 )
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.embedding.check import check_embed
+from headrace.gpu_engine.embedding.sim import SIZE, expected_embedding
 from headrace.gpu_engine.scheduling.limits import Limits
 from headrace.gpu_engine.scheduling.turn import Turn, turn_of
 from headrace.gpu_engine.scheduling.waiting import WaitingQueue
@@ -137,6 +139,7 @@ class SimEngine:
             max_input_length=self._limits.max_input_length,
             max_total_tokens=self._limits.max_total_tokens,
             kv_tokens=self._limits.kv_tokens,
+            embedding_size=SIZE,
         )
         self._running: dict[str, _Request] = {}
         self._waiting: dict[str, _Request] = {}
@@ -171,7 +174,7 @@ class SimEngine:
         if any(request.id in place for place in (self._running, self._waiting, self._ended)):
             message = f"Request {request.id} is in the engine already; wait for its last output."
             return EngineError(code="invalid_request", message=message, param="id")
-        error = self._limits.check(request) or _refuse(request.params)
+        error = self._limits.check(request) or check_embed(request, SIZE) or _refuse(request.params)
         if error is not None:
             return error
         arrival = next(self._arrivals)
@@ -270,6 +273,10 @@ class SimEngine:
             del self._running[request_id]
             message = "The simulated engine fails each request that sim.fail_every tells it to."
             return Output(id=request_id, error=EngineError(code="internal_error", message=message))
+        if state.request.embed is not None:
+            del self._running[request_id]
+            vector = expected_embedding(state.request.prompt_ids, state.request.embed.dimensions)
+            return Output(id=request_id, embedding=vector, finish_reason="stop")
         token = state.answer.token(state.num_tokens)
         state.num_tokens += 1
         state.turn.stay_tokens += 1

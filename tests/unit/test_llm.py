@@ -14,6 +14,7 @@ import pytest
 
 from headrace.gpu_engine.api import EngineError, EngineRequest, Grammar, Output
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.embedding.sim import expected_embedding
 from headrace.gpu_engine.llm import (
     LLM,
     Completion,
@@ -415,3 +416,27 @@ def test_the_demo_model_answers_alone_in_a_batch_and_as_a_stream_alike() -> None
     assert msgspec.json.decode(guided[0].text).keys() == {"capital", "country"}
     assert guided[1].text in CHOICE.choices
     assert [completion.finish_reason for completion in guided] == ["stop"] * 2
+
+
+# ---------------------------------------------------------------------------------------------- embeddings
+
+
+def test_texts_have_vectors_in_their_order_and_what_is_wrong_is_an_error_of_its_own(llm: LLM) -> None:
+    good, ids, empty, long = llm.embed(["good", [72, 105], "", "x" * 9000])
+    assert good.embedding == expected_embedding(TOKENIZER.encode("good"))
+    assert ids.embedding == expected_embedding([72, 105])
+    assert (good.token_ids, good.text, good.finish_reason) == ([], "", "stop")
+    assert is_invalid(empty, "The prompt is empty")
+    assert long.error is not None
+    assert long.error.code == "context_length_exceeded"
+
+
+def test_a_vector_may_be_cut_short_but_not_lengthened(llm: LLM) -> None:
+    [short] = llm.embed(["good"], dimensions=3)
+    assert short.embedding == expected_embedding(TOKENIZER.encode("good"), 3)
+    assert sum(number * number for number in short.embedding) == pytest.approx(1)
+    [wrong] = llm.embed(["good"], dimensions=17)
+    assert is_invalid(wrong, "dimensions must be between 1 and 16")
+    unheard: Any = "3"
+    [wrong] = llm.embed(["good"], dimensions=unheard)
+    assert is_invalid(wrong, "`$.dimensions`")
