@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.gpu_engine.api import CountingEngine
@@ -24,12 +25,18 @@ class EngineUnusable(Exception):
     """The engine cannot start; the text is a sentence for the user that says what to do."""
 
 
+def _close_nothing() -> None:
+    """Most engines have nothing to end."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """An engine and the tokenizer that its prompts are made with."""
+    """An engine and the tokenizer that its prompts are made with. `close` ends the processes that it has
+    started, after its last step; they end with this one in any case."""
 
     engine: CountingEngine
     tokenizer: Tokenizer
+    close: Callable[[], object] = _close_nothing
 
 
 def build_engine(config: EngineConfig) -> CountingEngine:
@@ -39,6 +46,8 @@ def build_engine(config: EngineConfig) -> CountingEngine:
 
 def load_engine(config: EngineConfig) -> LoadedEngine:
     """As `build_engine`, for those who turn text into tokens themselves."""
+    if config.engine == "sim" and config.tensor_parallel_size > 1:
+        raise EngineUnusable("The simulated engine has no layers to share; leave tensor_parallel_size at 1.")
     if config.engine == "sim":
         return LoadedEngine(_for_several(SimEngine(config)), SimTokenizer())
     try:
@@ -60,11 +69,13 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
     from headrace.gpu_engine.embedding.settings import pooler_maker
     from headrace.gpu_engine.engine import StepEngine
     from headrace.gpu_engine.models.folder import check_config
+    from headrace.gpu_engine.parallel.runner import ParallelRunner, load_parallel_runner
     from headrace.gpu_engine.runner import load_runner
 
     check_config(path)  # first, since transformers would call a wrong config a wrong tokenizer
     tokenizer = load_tokenizer(config.model, config.engine, config.load_format)
-    runner = load_runner(config)
+    is_parallel = config.tensor_parallel_size > 1
+    runner = load_parallel_runner(config) if is_parallel else load_runner(config)
     engine = StepEngine(
         config,
         runner,
@@ -75,7 +86,8 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
         vocab_size=runner.vocab_size,
         poolers=pooler_maker(config, path, runner.hidden_size),
     )
-    return LoadedEngine(_for_several(engine), tokenizer)
+    close = runner.close if isinstance(runner, ParallelRunner) else _close_nothing
+    return LoadedEngine(_for_several(engine), tokenizer, close)
 
 
 def _for_several(engine: CountingEngine) -> CountingEngine:

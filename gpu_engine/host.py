@@ -8,12 +8,9 @@ One thread does it all. A consumer that does not listen stops the engine in `tel
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
-import os
 import signal
-import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeAlias
@@ -34,12 +31,10 @@ from headrace.gpu_engine.build import EngineUnusable, build_engine
 from headrace.gpu_engine.codec import decode_command, encode_message
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.inbox import Inbox
+from headrace.gpu_engine.lifeline import die_with
 
 IDLE_S: Final = 1.0
 PROCESS_NAME: Final = b"headrace-engine"  # at most 15 bytes
-
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_NAME: Final = 15
 
 # typeshed gives Connection its two payload types, which matter to send() and recv() alone.
 Pipe: TypeAlias = "Connection[Any, Any]"
@@ -132,13 +127,8 @@ def _tell(connection: Pipe, message: FromEngine) -> bool:
 
 
 def _die_with_parent() -> None:
-    """On Linux the kernel kills this process with the thread that spawned it; elsewhere the closed connection
-    ends it after the step that runs. Does nothing outside a child process."""
+    """Elsewhere than on Linux the closed connection ends this process after the step that runs. Does nothing
+    outside a child process."""
     parent = multiprocessing.parent_process()
-    if parent is None or sys.platform != "linux":
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_NAME, PROCESS_NAME, 0, 0, 0)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent.pid:
-        sys.exit("the consumer ended before its engine had started")
+    if parent is not None and parent.pid is not None:
+        die_with(parent.pid, PROCESS_NAME)

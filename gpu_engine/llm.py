@@ -41,6 +41,7 @@ class LLM:
         loaded = load_engine(EngineConfig(model=model, **config))
         self._engine = loaded.engine
         self._manager = RequestManager(loaded.engine, loaded.tokenizer)
+        self._close_engine = loaded.close
 
     @property
     def info(self) -> EngineInfo:
@@ -78,8 +79,9 @@ class LLM:
         return self._manager.embed(prompts, dimensions)
 
     def close(self) -> None:
-        """Ends what is unfinished, and the engine's thread."""
+        """Ends what is unfinished, the engine's thread, and the processes that it has started."""
         self._manager.close()
+        self._close_engine()
 
     def __enter__(self) -> Self:
         return self
