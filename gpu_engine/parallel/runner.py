@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -71,6 +71,7 @@ class ParallelRunner:
         self.model_name, self.fingerprint = runner.model_name, runner.fingerprint
         self.vocab_size, self.max_context = runner.vocab_size, runner.max_context
         self.hidden_size = runner.hidden_size
+        self.adapters: Mapping[str, str] = {}
         self.close = weakref.finalize(self, crew.close)
 
     @property

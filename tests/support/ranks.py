@@ -1,5 +1,5 @@
-"""Ranks of a model as threads of this process: the same code and the same exchange as in processes of their own,
-without the seconds that those take to start."""
+"""Ranks of a model as threads of this process: the same code and the same exchange as in processes of their
+own, without the seconds that those take to start."""
 
 from __future__ import annotations
 
