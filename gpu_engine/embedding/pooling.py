@@ -22,10 +22,11 @@ Vector: TypeAlias = npt.NDArray[np.float64]
 
 
 class Pooler(Protocol):
-    """Gathers the rows of one text. `needs_all_rows`: it must not begin with tokens from the prefix cache,
-    whose hidden states nobody has."""
+    """Gathers the rows of one text."""
 
-    needs_all_rows: bool
+    @property
+    def needs_all_rows(self) -> bool:
+        """It must not begin with tokens from the prefix cache, whose hidden states nobody has."""
 
     def wanted(self, start: int, length: int) -> range:
         """Of the positions `start` … `start + length - 1`, in one piece, those whose rows it is yet to see.

@@ -54,9 +54,11 @@ def engine_of(
     )
 
 
-def embed(engine: StepEngine, prompts: Sequence[Sequence[int]], **params: int) -> list[list[float]]:
+def embed(
+    engine: StepEngine, prompts: Sequence[Sequence[int]], dimensions: int | None = None
+) -> list[list[float]]:
     """Vectors of the prompts, side by side in one engine."""
-    asked = EmbedParams(**params)
+    asked = EmbedParams(dimensions=dimensions)
     for i, prompt in enumerate(prompts):
         assert engine.add(EngineRequest(id=str(i), prompt_ids=list(prompt), embed=asked)) is None
     last = run(engine)
@@ -113,7 +115,7 @@ def test_native_vectors_are_the_same_bit_for_bit_whatever_cuts_and_evicts_them(
     narrow = engine_of(tiny_model, kind, num_kv_blocks=8, max_batch_tokens=5, watermark=0)
     for i, prompt in reversed([*enumerate(prompts)]):
         assert narrow.add(EngineRequest(id=str(i), prompt_ids=prompt, embed=EmbedParams())) is None
-    last = {}
+    last: dict[str, Output] = {}
     for number in count():
         if number % 4 == 3 and number < 40:
             params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
