@@ -30,14 +30,24 @@ def next_token(context: Sequence[int], seed: int | None) -> int:
     return hash((seed, *context)) % VOCAB
 
 
-def expected_tokens(request: EngineRequest, max_total_tokens: int) -> list[int]:
+Model: TypeAlias = Callable[[Sequence[int], int | None], int]
+"""From a context and a seed to the next token."""
+
+
+def repeating_token(context: Sequence[int], seed: int | None) -> int:
+    """A model that mostly says again what it said seven tokens ago, so that drafts are worth something."""
+    drawn = hash((seed, *context))
+    return drawn // 6 % VOCAB if drawn % 6 == 0 or len(context) < 7 else context[-7]
+
+
+def expected_tokens(request: EngineRequest, max_total_tokens: int, model: Model = next_token) -> list[int]:
     """All output of `request` by a plain loop, one request at a time, nothing cached."""
     context = [*request.prompt_ids, *request.output_ids]
     params = request.params
     limit = min(params.max_tokens or max_total_tokens, max_total_tokens - len(request.prompt_ids))
     output = list(request.output_ids)
     while len(output) < limit and (params.ignore_eos or output[-1:] != [EOS]):
-        output.append(next_token(context, params.seed))
+        output.append(model(context, params.seed))
         context.append(output[-1])
     return output
 
@@ -51,6 +61,8 @@ class HashRunner:
 
     `nan_for`: ids whose computation yields no finite numbers. `plans` are the steps so far.
     """
+
+    model: Model = staticmethod(next_token)
 
     def __init__(
         self, num_blocks: int, block_size: int, nan_for: Iterable[str] = (), num_host_slots: int = 0
@@ -78,12 +90,9 @@ class HashRunner:
                     failed[chunk.request_id] = "The logits are not finite."
                 else:
                     rows = range(chunk.position, len(context) + 1)
-                    tokens = [self.next_token(context[:end], chunk.params.seed) for end in rows]
+                    tokens = [self.model(context[:end], chunk.params.seed) for end in rows]
                     sampled[chunk.request_id] = accept(chunk.draft, tokens)
         return StepResult(plan.step, sampled, failed)
-
-    def next_token(self, context: Sequence[int], seed: int | None) -> int:
-        return next_token(context, seed)
 
     def _move(self, plan: StepPlan) -> None:
         for block, slot in plan.copies_out:
@@ -116,6 +125,10 @@ class HashRunner:
         stored = [self._slots[self._slot(chunk, position)] for position in range(end)]
         assert [position for position, _ in stored] == list(range(end)), "KV of other positions"
         return [token for _, token in stored]
+
+
+class RepeatingRunner(HashRunner):
+    model: Model = staticmethod(repeating_token)
 
 
 class LetterTokenizer:

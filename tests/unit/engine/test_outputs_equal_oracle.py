@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,18 @@ from hypothesis import strategies as st
 from headrace.gpu_engine.api import EngineRequest
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook
 from headrace.gpu_engine.text.stream import TextStream
-from tests.unit.engine.fakes import EOS, VOCAB, Answer, Bench, LetterTokenizer, expected_tokens, request
+from tests.unit.engine.fakes import (
+    EOS,
+    VOCAB,
+    Answer,
+    Bench,
+    HashRunner,
+    LetterTokenizer,
+    Model,
+    RepeatingRunner,
+    expected_tokens,
+    request,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +37,9 @@ class Expected:
     reason: str
 
 
-def expect(one: EngineRequest, max_total_tokens: int) -> Expected:
+def expect(one: EngineRequest, max_total_tokens: int, model: Model) -> Expected:
     text = TextStream(LetterTokenizer(), one.prompt_ids, one.params.stop)
-    tokens = expected_tokens(one, max_total_tokens)
+    tokens = expected_tokens(one, max_total_tokens, model)
     old = len(one.output_ids)
     by_eos = tokens[-1:] == [EOS] and not one.params.ignore_eos
     text.feed(one.output_ids)
@@ -67,8 +79,20 @@ def hook_that_preempts(share: float, random: Random) -> PreemptHook | None:
     return preempt if share else None
 
 
-def check(one: EngineRequest, answer: Answer, max_total_tokens: int, aborted: set[str]) -> None:
-    expected = expect(one, max_total_tokens)
+def drafting(tokens: int) -> dict[str, Any]:
+    """Settings under which each step drafts as much as it may."""
+    if not tokens:
+        return {}
+    return {
+        "speculative_method": "ngram",
+        "num_speculative_tokens": tokens,
+        "prompt_lookup_min": 1,
+        "adaptive_speculation": False,
+    }
+
+
+def check(one: EngineRequest, answer: Answer, max_total_tokens: int, aborted: set[str], model: Model) -> None:
+    expected = expect(one, max_total_tokens, model)
     assert answer.last is not None
     if answer.last.finish_reason == "abort":
         assert one.id in aborted
@@ -94,6 +118,8 @@ def check(one: EngineRequest, answer: Answer, max_total_tokens: int, aborted: se
     host_slots=st.sampled_from([0, 5, 50]),
     chunking=st.booleans(),
     policy=st.sampled_from(["continuous", "continuous", "static", "dynamic"]),
+    drafted=st.sampled_from([0, 1, 3, 8]),
+    runner=st.sampled_from([HashRunner, RepeatingRunner]),
     num_requests=st.integers(1, 12),
     random=st.randoms(use_true_random=False),
 )
@@ -109,6 +135,8 @@ def test_any_workload_gives_what_each_request_gives_alone(
     host_slots: int,
     chunking: bool,
     policy: str,
+    drafted: int,
+    runner: type[HashRunner],
     num_requests: int,
     random: Random,
 ) -> None:
@@ -127,6 +155,8 @@ def test_any_workload_gives_what_each_request_gives_alone(
         enable_chunked_prefill=chunking,
         batching_policy=policy,
         max_wait_ms=0,
+        runner=runner,
+        **drafting(drafted),
     )
     total = bench.engine.info.max_total_tokens
     to_come = [random_request(random, number, total) for number in range(num_requests)]
@@ -147,7 +177,8 @@ def test_any_workload_gives_what_each_request_gives_alone(
         bench.run(1 + random.randrange(4), meanwhile, must_end=False)
     bench.run(2_000, meanwhile)
     for one in requests:
-        check(one, bench.answers[one.id], total, aborted)
+        check(one, bench.answers[one.id], total, aborted, runner.model)
+    assert all(plan.num_tokens <= max_batch_tokens for plan in bench.runner.plans) or not chunking
 
 
 @pytest.mark.parametrize("prompt", [3, 4, 5, 7, 8, 9])
