@@ -55,6 +55,8 @@ HELP = {
     "adaptive_speculation": "Guess only as much as pays.",
     "pooling": "How embeddings are made; auto: as the model's folder says, else of the last token.",
     "normalize": "Embeddings have unit length.",
+    "lora_modules": "A LoRA adapter: the name that requests use and its folder; may be repeated.",
+    "max_lora_rank": "Highest rank of a LoRA adapter.",
     "trace_path": "Record each step in this file ({pid}: the engine's process); `headrace trace` draws it.",
     "threads": "CPU threads of the engine.",
     "pin_threads": "Bind each thread of the native kernels to one CPU.",
@@ -66,6 +68,8 @@ HELP = {
     "sim_hang_after_steps": "The engine hangs in that step; 0: never.",
 }
 SIM = "sim"
+REPEATED = {"lora_modules": "NAME=PATH"}
+"""Fields that an option fills pair by pair."""
 # The highest values that make sense, by the unit in the name; what has none counts tokens, requests or steps.
 MOST = {"ms": 7 * 24 * 60 * 60 * 1000, "bytes": MOST_BYTES}
 MOST_BATCH_SIZE, MOST_BATCH_TOKENS = 1 << 16, 1 << 24
@@ -129,11 +133,14 @@ def _check_most(name: str, value: Any) -> None:
 def _argument(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [_flag(name) if value else _flag(f"no_{name}")]
+    if isinstance(value, Mapping):
+        return [part for each, what in value.items() for part in (_flag(name), f"{each}={what}")]
     return [_flag(name), str(value)]
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    """An option that may be repeated, for a field with several values, names one of them."""
+    return "--" + (name.removesuffix("s") if name in REPEATED else name).replace("_", "-")
 
 
 def _parameters() -> list[inspect.Parameter]:
@@ -145,19 +152,27 @@ def _options(model: type[BaseModel], prefix: str) -> list[inspect.Parameter]:
         inspect.Parameter(
             f"{prefix}{name}",
             inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=Annotated[
-                field.annotation, typer.Option(help=HELP[f"{prefix}{name}"], metavar=_metavar(name, field))
-            ],
+            default=[] if name in REPEATED else field.default,
+            annotation=_annotation(f"{prefix}{name}", field),
         )
         for name, field in model.model_fields.items()
         if name != SIM
     ]
 
 
+def _annotation(name: str, field: FieldInfo) -> Any:
+    """Type and option of a field."""
+    metavar = _metavar(name, field)
+    if name in REPEATED:
+        return Annotated[list[str], typer.Option(_flag(name), help=HELP[name], metavar=metavar)]
+    return Annotated[field.annotation, typer.Option(help=HELP[name], metavar=metavar)]
+
+
 def _metavar(name: str, field: FieldInfo) -> str | None:
     """What stands for the value in the help; None where that lists the choices."""
     unit = name.rpartition("_")[2]
+    if name in REPEATED:
+        return REPEATED[name]
     if name == "model" or unit in ("ms", "bytes", "path", "policy"):
         return unit.upper()
     return "N" if field.annotation in (int, float, int | None) else None

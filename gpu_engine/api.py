@@ -89,15 +89,17 @@ class EmbedParams(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `output_ids` holds the tokens of an interrupted answer: they are prefilled, replayed
-    through the text stage without being emitted again, and count against `max_tokens`. `priority`: lower
-    is served first, and in its place where need be (0 interactive … 3 background); `deadline_ms` orders those
-    of one priority, earliest first, and ends nothing: any clock will do, if it is the same for all. `embed`:
-    nothing is generated, the request ends (`stop`) with a vector."""
+    through the text stage without being emitted again, and count against `max_tokens`. `adapter`: one of
+    the engine's LoRA adapters, by its name; None: the bare model. `priority`: lower is served first, and in
+    its place where need be (0 interactive … 3 background); `deadline_ms` orders those of one priority,
+    earliest first, and ends nothing: any clock will do, if it is the same for all. `embed`: nothing is
+    generated, the request ends (`stop`) with a vector."""
 
     id: str
     prompt_ids: list[int]
     params: SamplingParams = SamplingParams()
     output_ids: list[int] = []
+    adapter: str | None = None
     priority: int = 1
     deadline_ms: int | None = None
     embed: EmbedParams | None = None
@@ -138,7 +140,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine serves and how much it can hold. `fingerprint` names model and tokenizer: tokens
-    made under one fingerprint may be continued only under the same. `kv_tokens`: slots of KV memory.
+    made under one fingerprint may be continued only under the same. `adapters`: LoRA adapters by name, each
+    with the fingerprint of tokens made with it. `kv_tokens`: slots of KV memory.
     `embedding_size`: numbers of a vector; 0: there are none."""
 
     model: str
@@ -147,7 +150,12 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_input_length: int
     max_total_tokens: int
     kv_tokens: int
+    adapters: dict[str, str] = {}
     embedding_size: int = 0
+
+    def fingerprint_with(self, adapter: str | None) -> str:
+        """That of tokens made with `adapter`, one of those that there are, or with the bare model."""
+        return self.fingerprint if adapter is None else self.adapters[adapter]
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

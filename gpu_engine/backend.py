@@ -11,6 +11,8 @@ import torch
 from headrace.gpu_engine.attention.contract import BackendFactory
 from headrace.gpu_engine.attention.select import select_backend
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.lora.adapters import load_adapters
+from headrace.gpu_engine.lora.torch_linear import attach
 from headrace.gpu_engine.models.contract import CausalDecoder
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError
@@ -33,6 +35,8 @@ def load_backend(config: EngineConfig) -> tuple[LoadedModel, BackendFactory]:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     model = load_model(config.model, load_dtype(config), config.load_format, config.max_total_tokens)
+    if config.lora_modules:
+        model = _with_adapters(config, model)
     if _is_native(config, model.decoder):
         return _go_native(config, model)
     if config.weight_format not in ("auto", "float32"):
@@ -43,8 +47,25 @@ def load_backend(config: EngineConfig) -> tuple[LoadedModel, BackendFactory]:
     return model, select_backend(config.attention)
 
 
+def _with_adapters(config: EngineConfig, model: LoadedModel) -> LoadedModel:
+    """With the adapters that `config` names, loaded and checked."""
+    if not isinstance(model.decoder, Decoder):
+        raise ModelError(
+            f"LoRA adapters cannot be added to {model.name}, which transformers computes; merge one into its "
+            "weights and serve that, without lora_modules."
+        )
+    adapters = load_adapters(
+        config.lora_modules,
+        model.decoder.config,
+        model_name=model.name,
+        max_rank=config.max_lora_rank,
+    )
+    attach(model.decoder, adapters)
+    return replace(model, adapters=adapters, num_bytes=model.num_bytes + adapters.num_bytes)
+
+
 def _is_native(config: EngineConfig, decoder: CausalDecoder) -> bool:
-    if config.backend == "torch" or config.attention != "auto":
+    if config.backend == "torch" or config.attention != "auto" or config.lora_modules:
         return False
     spec = replace(decoder.kv_spec(config.block_size), dtype=_cache_dtype(config))
     if isinstance(decoder, Decoder) and can_run(decoder.config) and suits(spec):

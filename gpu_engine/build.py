@@ -82,6 +82,10 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
         tokenizer,
         model=runner.model_name,
         fingerprint=_join_fingerprints(runner.fingerprint, tokenizer.fingerprint),
+        adapters={
+            name: _join_fingerprints(runner.fingerprint, tokenizer.fingerprint, adapter)
+            for name, adapter in runner.adapters.items()
+        },
         max_context=runner.max_context,
         vocab_size=runner.vocab_size,
         poolers=pooler_maker(config, path, runner.hidden_size),

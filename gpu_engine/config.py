@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from headrace.gpu_engine.lora.pairs import LoraModules
+
 
 class SimConfig(BaseModel):
     """The simulated engine: times in milliseconds, failures on purpose (0: never).
@@ -47,6 +49,9 @@ class EngineConfig(BaseModel):
     admission leaves free. `priority_ageing_ms`: how long later requests of higher lanes may go before the
     oldest one of a lane that waits, until it has the first claim on what becomes free. `trace_path`: a file
     for a line about each step (None: no trace).
+
+    `lora_modules`: folders of LoRA adapters in PEFT's layout, by the names that requests use; all are loaded
+    at the start. `max_lora_rank`: one with a higher rank is refused.
 
     `pooling`: how a text's hidden states become its vector; `auto`: as the folder's `1_Pooling` says, else
     the last token's. `normalize`: vectors have unit length.
@@ -96,6 +101,8 @@ class EngineConfig(BaseModel):
     pooling: Literal["auto", "mean", "last"] = "auto"
     normalize: bool = True
     trace_path: str | None = None
+    lora_modules: LoraModules = {}
+    max_lora_rank: int = Field(default=64, ge=1)
     threads: int | None = Field(default=None, ge=1, le=1024)
     pin_threads: bool = False
     sim: SimConfig = SimConfig()

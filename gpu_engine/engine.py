@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -20,6 +21,7 @@ from headrace.gpu_engine.api import (
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.embedding.check import check_embed
 from headrace.gpu_engine.embedding.pooling import PoolerMaker
+from headrace.gpu_engine.lora.known import check_adapter
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.out_of_memory import SparingSteps
 from headrace.gpu_engine.sampling.controls_maker import ControlsMaker
@@ -62,9 +64,9 @@ class StepEngine:
     """A continuous-batching engine over a `Runner`; implements `Engine`.
 
     `max_context`: positions the model has; `vocab_size`: ids it knows. `fingerprint` names model and
-    tokenizer and salts the prefix cache. `estimate`: output lengths to expect at first. `clock` (seconds)
-    serves ageing and the batching policy; `preempt_hook` forces preemptions in tests. Raises PolicyUnusable,
-    and TraceError where the trace cannot be written.
+    tokenizer and salts the prefix cache; `adapters` are the runner's, with theirs. `estimate`: output lengths
+    to expect at first. `clock` (seconds) serves ageing and the batching policy; `preempt_hook` forces
+    preemptions in tests. Raises PolicyUnusable, and TraceError where the trace cannot be written.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class StepEngine:
         fingerprint: str,
         max_context: int,
         vocab_size: int,
+        adapters: Mapping[str, str] = MappingProxyType({}),
         estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
         open_text: OpenText = open_text,
@@ -128,6 +131,7 @@ class StepEngine:
             max_input_length=self._limits.max_input_length,
             max_total_tokens=self._limits.max_total_tokens,
             kv_tokens=self._limits.kv_tokens,
+            adapters=dict(adapters),
             embedding_size=0 if poolers is None else poolers.size,
         )
 
@@ -163,6 +167,7 @@ class StepEngine:
             return EngineError(code="invalid_request", message=message, param="id")
         num_tokens = len(request.prompt_ids) + len(request.output_ids)
         error = self._limits.check(request) or check_embed(request, self._info.embedding_size)
+        error = error or check_adapter(request.adapter, self._info.adapters)
         error = error or self._bounds.check(self._scheduler, num_tokens)
         if error is not None:
             return error
@@ -199,8 +204,10 @@ class StepEngine:
         """Raises GrammarError."""
         prompt = len(request.prompt_ids)
         token_ids = [*request.prompt_ids, *request.output_ids]
+        # Keys and values are those of the adapter: requests with another one share none of them.
+        salt = self._info.adapters[request.adapter].encode() if request.adapter is not None else b""
         # What the prefix cache knows has no rows: a salt that nobody shares keeps it out.
-        salt = secrets.token_bytes(16) if self._needs_all_rows(request) else b""
+        salt += secrets.token_bytes(16) if self._needs_all_rows(request) else b""
         controls = self._controls.make(request, token_ids)
         return Request(
             id=request.id,
@@ -212,6 +219,7 @@ class StepEngine:
             controls=controls,
             drafter=self._drafters.make(controls),
             turn=turn_of(request),
+            adapter=request.adapter,
         )
 
     def _needs_all_rows(self, request: EngineRequest) -> bool:

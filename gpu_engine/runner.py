@@ -27,8 +27,9 @@ SHORTEST: Final = 2
 class ModelRunner:
     """Implements `Runner` over a model and an attention backend, which owns the KV memory.
 
-    What an engine needs to know of the model: `model_name`, `fingerprint` (of the weights), `vocab_size`,
-    `max_context` (tokens per sequence) and `hidden_size` (numbers of a row).
+    What an engine needs to know of the model: `model_name`, `fingerprint` (of the weights), `adapters` (their
+    fingerprints by name), `vocab_size`, `max_context` (tokens per sequence) and `hidden_size` (numbers of a
+    row).
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class ModelRunner:
         self.vocab_size = config.vocab_size
         self.max_context = config.max_context
         self.hidden_size = config.hidden_size
+        self.adapters = model.adapters.fingerprints
+        self._adapters = model.adapters
         self._model = model.decoder
         self._head = SamplingHead(model.decoder.logits)
         self._attention = attention
@@ -88,6 +91,7 @@ class ModelRunner:
         if not plan.chunks:
             return None
         inputs = build_inputs(plan.chunks, self._block_size)
+        self._adapters.begin(plan.chunks)
         step = self._attention.begin(inputs.batch)
         return inputs, self._model.forward(inputs.token_ids, inputs.batch.positions, step)
 

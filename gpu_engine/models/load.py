@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import torch
 
+from headrace.gpu_engine.lora.adapters import Adapters
 from headrace.gpu_engine.memory.machine import require_memory
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.contract import CausalDecoder
@@ -30,12 +31,14 @@ LoadFormat = Literal["auto", "dummy"]
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A decoder with its name, and the fingerprint and size of its weights."""
+    """A decoder with its name, and the fingerprint and size of its weights. `adapters` are those that it
+    computes with; their size counts too."""
 
     name: str
     fingerprint: str
     num_bytes: int
     decoder: CausalDecoder
+    adapters: Adapters = field(default_factory=Adapters)
 
 
 def load_model(

@@ -81,5 +81,6 @@ class ChunkCutter:
             samples=end == len(tokens) and (request.controls is None or request.controls.pooler is None),
             params=request.params,
             controls=request.controls,
+            adapter=request.adapter,
             num_draft=len(draft),
         )

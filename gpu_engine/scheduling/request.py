@@ -65,6 +65,7 @@ class Request:
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
     controls: Controls | None = None
+    adapter: str | None = None
     drafter: Drafter | None = None
 
     @property

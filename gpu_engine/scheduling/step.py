@@ -19,8 +19,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     positions is in the blocks. `block_table` covers positions 0 … start + n - 1, `block_size` each. With
     `samples`, the token at position `start + n` is drawn from the logits of the last one; its noise is
     keyed by (params.seed, start + n). `controls`: what shapes that choice or tells of it beyond what `params`
-    say to every sampler; None for most requests. (Hundreds come and go in a step and none is part of a
-    cycle: the garbage collector need not look at them.)
+    say to every sampler; None for most requests. `adapter`: the LoRA adapter of its tokens.
+    (Hundreds come and go in a step and none is part of a cycle: the garbage collector need not look at them.)
 
     The last `num_draft` tokens are a draft: guesses at what comes after the known ones. The tokens at its
     positions are sampled too, and the one behind it, as far as the draft is right (`speculation.acceptance`).
@@ -33,6 +33,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     samples: bool
     params: SamplingParams
     controls: Controls | None = None
+    adapter: str | None = None
     num_draft: int = 0
 
     @property

@@ -72,6 +72,7 @@ def make_engine(
         fingerprint=runner.fingerprint,
         max_context=runner.max_context,
         vocab_size=runner.vocab_size,
+        adapters=runner.adapters,
         preempt_hook=preempt_hook,
     )
 

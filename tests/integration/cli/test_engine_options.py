@@ -58,6 +58,8 @@ UNUSUAL = EngineConfig(
     swap_space_bytes=1 << 24,
     watermark=0.25,
     priority_ageing_ms=750.0,
+    lora_modules={"sql": "adapters/sql", "poems": "adapters/a=b"},
+    max_lora_rank=8,
     trace_path="steps.jsonl",
     threads=2,
     pin_threads=True,
@@ -91,3 +93,16 @@ def test_the_short_name_of_the_demo_model_stands_for_its_file() -> None:
     assert config.model == str(demo_model())
     assert served_names(config.model) == ("SmolLM2-135M-Instruct", "smollm2-demo")
     assert served_names("some/folder") == ()
+
+
+def test_adapters_are_named_one_by_one() -> None:
+    config = parse("--lora-module", "a=some/folder", "--lora-module", "b=other=folder")
+    assert config.lora_modules == {"a": "some/folder", "b": "other=folder"}
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"), [(["a"], "NAME=PATH"), (["=x"], "NAME=PATH"), (["a=x", "a=y"], "'a' comes twice")]
+)
+def test_an_adapter_that_has_no_name_or_anothers_is_refused(given: list[str], reason: str) -> None:
+    with pytest.raises(Mistake, match=f"--lora-module: .*{reason}"):
+        parse(*[part for pair in given for part in ("--lora-module", pair)])
