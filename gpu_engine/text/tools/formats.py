@@ -1,0 +1,68 @@
+"""The formats in which models call tools, and which of them a chat template speaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.gpu_engine.text.tools import hermes, llama, mistral
+from headrace.gpu_engine.text.tools.calls import Scanner
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """`scanner`: reads one answer, given the names of the tools. `marks`: what the format is known by, which
+    is text of an answer even where the tokenizer calls it special.
+
+    Calls are written `begin`, then `open`, the name, `key`, the arguments, `close` for each, with `between`
+    between two, and `end`.
+    """
+
+    name: str
+    scanner: Callable[[Collection[str]], Scanner]
+    marks: tuple[str, ...]
+    begin: str = ""
+    open: str = '{"name": "'
+    key: str = '", "arguments": '
+    close: str = "}"
+    between: str = ""
+    end: str = ""
+
+
+HERMES: Final = CallFormat(
+    "hermes",
+    hermes.HermesScanner,
+    (hermes.OPEN, hermes.CLOSE),
+    open=f'{hermes.OPEN}\n{{"name": "',
+    close=f"}}\n{hermes.CLOSE}",
+    between="\n",
+)
+LLAMA: Final = CallFormat(
+    "llama3_json",
+    llama.LlamaScanner,
+    (llama.TAG,),
+    key='", "parameters": ',
+    between=f"{llama.BETWEEN} ",
+)
+MISTRAL: Final = CallFormat(
+    "mistral", mistral.MistralScanner, (mistral.MARK,), begin=f"{mistral.MARK}[", between=", ", end="]"
+)
+FORMATS: Final[Mapping[str, CallFormat]] = {each.name: each for each in (HERMES, LLAMA, MISTRAL)}
+
+
+def knows_tools(template: str) -> bool:
+    """Whether a chat template tells the model of tools."""
+    return re.search(r"\btools\b", template) is not None
+
+
+def detect_format(template: str) -> CallFormat | None:
+    """The format that a chat template teaches; None where that is none of ours."""
+    if not knows_tools(template):
+        return None
+    if mistral.MARK in template:
+        return None if "[ARGS]" in template else MISTRAL
+    if hermes.OPEN in template:
+        return None if "<function=" in template else HERMES
+    return LLAMA if '"parameters"' in template and '"name"' in template else None

@@ -1,0 +1,48 @@
+"""Calls as Mistral models write them: one array behind a mark, which may stand behind text.
+
+    [TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo"}}]
+
+Source: the chat templates of Mistral 7B Instruct v0.3 and Mistral Nemo. (Later ones have `[ARGS]` between
+name and arguments; they are not of this format.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+from headrace.gpu_engine.text.tools.calls import CallReader, Item, ToolCall
+from headrace.gpu_engine.text.tools.spans import Span, end_of_value, held_back, skip_space
+
+MARK = "[TOOL_CALLS]"
+
+
+class MistralScanner:
+    """`offered`: names of the tools."""
+
+    def __init__(self, offered: Collection[str]) -> None:
+        self._reader = CallReader(offered)
+        self._found: deque[ToolCall] = deque()
+
+    def next(self, rest: str, *, ended: bool) -> tuple[Item, str] | None:
+        at = rest.find(MARK)
+        if at == 0:
+            return self._calls(rest, ended=ended)
+        if at < 0:
+            at = len(rest) - (0 if ended else held_back(rest, MARK))
+        return (rest[:at], rest[at:]) if at else None
+
+    def _calls(self, rest: str, *, ended: bool) -> tuple[Item, str] | None:
+        """The mark goes with the last call of its array."""
+        if not self._found:
+            start = skip_space(rest, len(MARK))
+            end = end_of_value(rest, start)
+            if end is Span.UNFINISHED and not ended:
+                return None
+            calls = None if isinstance(end, Span) else self._reader.calls(rest[start:end])
+            if calls is None or isinstance(end, Span):
+                return MARK, rest[len(MARK) :]
+            self._found.extend(calls)
+            self._behind = end
+        call = self._found.popleft()
+        return call, rest if self._found else rest[self._behind :]
