@@ -68,8 +68,9 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """The next tokens. `token_ids` holds all sampled ids, also those whose text is still held back;
-    `logprobs` has one for each of them, where the request asks for them."""
+    """The next tokens of answer number `choice`. `token_ids` holds all sampled ids, also those whose text is
+    still held back; `logprobs` has one for each of them, where the request asks for them; `prompt_logprobs`
+    come once, with the first tokens of answer 0."""
 
     epoch: int
     seq: int
@@ -77,15 +78,19 @@ class Delta(msgspec.Struct, frozen=True):
     text: str
     choice: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """Terminal: the answer is complete. `reason`: `stop` or `length`."""
+    """Terminal: the answer is complete. `reason`: `stop` or `length`; of several answers `reasons` has all,
+    and `reason` that of the first. `embeddings`: vectors of texts, as little-endian float32."""
 
     epoch: int
     reason: str
     usage: Usage = Usage()
     timings: Timings = Timings()
+    reasons: tuple[str, ...] = ()
+    embeddings: tuple[bytes, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True):

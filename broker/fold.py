@@ -47,8 +47,22 @@ class Deaths(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
+class Answer:
+    """One of several answers. `logprobs`: one for each token, or none."""
+
+    token_ids: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+@dataclass(slots=True)
 class Fold:
-    """What a reader may show of one request, and what a resuming owner must know."""
+    """What a reader may show of one request, and what a resuming owner must know. Its own tokens and text are
+    those of answer 0; `others` has the rest, by their number, where the request asks for several."""
 
     epoch: int = 0
     next_seq: int = 0
@@ -56,6 +70,8 @@ class Fold:
     token_ids: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one for each token, or none
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    others: dict[int, Answer] = field(default_factory=dict)
     restarts: int = 0
     terminal: Terminal | None = None
     moved: Moved | None = None
@@ -67,7 +83,7 @@ class Fold:
     def deaths(self) -> Deaths:
         """What whoever takes the request over now must hold against it."""
         last = self.started
-        if last is None or len(self.token_ids) > self.tokens_at_start:
+        if last is None or self.num_tokens > self.tokens_at_start:
             return Deaths()
         if self.handed is not None:
             return Deaths(last.deaths, last.lone_deaths)
@@ -76,6 +92,16 @@ class Fold:
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all answers."""
+        return len(self.token_ids) + sum(len(answer.token_ids) for answer in self.others.values())
+
+    @property
+    def answers(self) -> dict[int, Answer]:
+        """All of them, by their number; answer 0 is always there."""
+        return {0: Answer(self.token_ids, self.pieces, self.logprobs), **self.others}
 
     @property
     def ended(self) -> bool:
@@ -106,12 +132,11 @@ class Fold:
     def _start(self, event: Started) -> None:
         self.epoch = event.epoch
         self.started = self._of_the_past(event) if event.is_mark else event
-        if event.kept < len(self.token_ids):
-            self.token_ids.clear()
-            self.pieces.clear()
-            self.logprobs.clear()
+        if event.kept < self.num_tokens:
+            for gone in (self.token_ids, self.pieces, self.logprobs, self.prompt_logprobs, self.others):
+                gone.clear()
             self.restarts += 1
-        self.handed, self.put_off, self.tokens_at_start = None, None, len(self.token_ids)
+        self.handed, self.put_off, self.tokens_at_start = None, None, self.num_tokens
 
     def _of_the_past(self, event: Started) -> Started:
         """With what is known of the answer."""
@@ -124,9 +149,11 @@ class Fold:
         if event.seq != self.next_seq:
             return False
         self.next_seq += 1
-        self.token_ids.extend(event.token_ids)
-        self.pieces.append(event.text)
-        self.logprobs.extend(event.logprobs)
+        self.prompt_logprobs.extend(event.prompt_logprobs)
+        answer = self.others.setdefault(event.choice, Answer()) if event.choice else self
+        answer.token_ids.extend(event.token_ids)
+        answer.pieces.append(event.text)
+        answer.logprobs.extend(event.logprobs)
         return True
 
 

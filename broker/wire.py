@@ -78,8 +78,12 @@ def _to_message(event: Event, request_id: str) -> pb.Event:
             delta.token_ids.extend(event.token_ids)
             for each in event.logprobs:
                 delta.logprobs.append(logprobs_message(each))
+            for each in event.prompt_logprobs:
+                delta.prompt_logprobs.append(logprobs_message(each))
         case Finished():
             message.finished.reason = event.reason
+            message.finished.reasons.extend(event.reasons)
+            message.finished.embeddings.extend(event.embeddings)
             _write_figures(message.finished, event)
         case Failed():
             failed = message.failed
@@ -120,11 +124,12 @@ def _from_message(message: pb.Event) -> Event:
             return _started(epoch, message.started)
         case "delta":
             d = message.delta
-            logprobs = tuple(map(_logprobs, d.logprobs))
-            return Delta(epoch, d.seq, tuple(d.token_ids), d.text, d.choice, logprobs)
+            logprobs, of_prompt = (tuple(map(_logprobs, each)) for each in (d.logprobs, d.prompt_logprobs))
+            return Delta(epoch, d.seq, tuple(d.token_ids), d.text, d.choice, logprobs, of_prompt)
         case "finished":
             f = message.finished
-            return Finished(epoch, f.reason, _usage(f.usage), _timings(f.timings))
+            ends = tuple(f.reasons), tuple(f.embeddings)
+            return Finished(epoch, f.reason, _usage(f.usage), _timings(f.timings), *ends)
         case "failed":
             x = message.failed
             return Failed(epoch, x.code, x.message, x.status, x.param, _usage(x.usage), _timings(x.timings))

@@ -18,13 +18,14 @@ import base64
 import json
 import zlib
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from headrace.broker.events import Event, Fence, Handed, Moved, Started, TokenLogprobs
-from headrace.broker.fold import Fold
+from headrace.broker.fold import Answer, Fold
 from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.codec import Record
 from headrace.broker.kafka.departures import Departure, departure_of
@@ -200,7 +201,15 @@ def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
 def copy_of(fold: Fold) -> Fold:
     """One that goes on by itself; events are immutable."""
     return replace(
-        fold, token_ids=list(fold.token_ids), pieces=list(fold.pieces), logprobs=list(fold.logprobs)
+        fold,
+        token_ids=list(fold.token_ids),
+        pieces=list(fold.pieces),
+        logprobs=list(fold.logprobs),
+        prompt_logprobs=list(fold.prompt_logprobs),
+        others={
+            number: Answer(list(one.token_ids), list(one.pieces), list(one.logprobs))
+            for number, one in fold.others.items()
+        },
     )
 
 
@@ -218,6 +227,8 @@ def encode_fold(fold: Fold) -> bytes:
         "tokens": fold.token_ids,
         "text": fold.text,
         "logprobs": msgspec.to_builtins(fold.logprobs),
+        "prompt_logprobs": msgspec.to_builtins(fold.prompt_logprobs),
+        "others": {number: _answer_fields(answer) for number, answer in fold.others.items()},
         "restarts": fold.restarts,
         "at_start": fold.tokens_at_start,
         "started": _event_text(fold.started),
@@ -238,12 +249,24 @@ def decode_fold(data: bytes, epoch: int) -> Fold | None:
             token_ids=[int(token) for token in said["tokens"]],
             pieces=[str(said["text"])],
             logprobs=msgspec.convert(said.get("logprobs", []), list[TokenLogprobs]),
+            prompt_logprobs=msgspec.convert(said.get("prompt_logprobs", []), list[TokenLogprobs]),
+            others={int(number): _answer_of(one) for number, one in dict(said.get("others", {})).items()},
             restarts=int(said["restarts"]),
             handed=handed if isinstance(handed, Handed) else None,
             tokens_at_start=int(said["at_start"]),
         )
     except (ValueError, TypeError, KeyError, zlib.error, msgspec.ValidationError):
         return None
+
+
+def _answer_fields(answer: Answer) -> dict[str, object]:
+    logprobs = msgspec.to_builtins(answer.logprobs)
+    return {"tokens": answer.token_ids, "text": answer.text, "logprobs": logprobs}
+
+
+def _answer_of(said: Mapping[str, Any]) -> Answer:
+    logprobs = msgspec.convert(said["logprobs"], list[TokenLogprobs])
+    return Answer([int(token) for token in said["tokens"]], [str(said["text"])], logprobs)
 
 
 def _event_text(event: Event | None) -> str:

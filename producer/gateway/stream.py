@@ -89,6 +89,7 @@ class StreamView:
             case Delta():
                 delta = pb.StreamDelta(choice=event.choice, text=event.text, token_ids=event.token_ids)
                 delta.logprobs.extend(logprobs_message(each) for each in event.logprobs)
+                delta.prompt_logprobs.extend(logprobs_message(each) for each in event.prompt_logprobs)
                 return self._event(cursor, seq=event.seq, delta=delta)
             case Finished():
                 return self._event(cursor, finished=_finished(event))
@@ -137,7 +138,11 @@ async def stream_events(log: AsyncIterator[Logged], view: StreamView) -> AsyncGe
 
 def _finished(event: Finished) -> pb.StreamFinished:
     return pb.StreamFinished(
-        reason=event.reason, usage=usage_message(event.usage), timings=timings_message(event.timings)
+        reason=event.reason,
+        usage=usage_message(event.usage),
+        timings=timings_message(event.timings),
+        reasons=event.reasons,
+        embeddings=event.embeddings,
     )
 
 

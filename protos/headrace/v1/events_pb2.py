@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/events.proto\x12\x0bheadrace.v1\"\xe6\x02\n\x05\x45vent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12,\n\x07started\x18\x03 \x01(\x0b\x32\x19.headrace.v1.EventStartedH\x00\x12(\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x17.headrace.v1.EventDeltaH\x00\x12.\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x1a.headrace.v1.EventFinishedH\x00\x12*\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x18.headrace.v1.EventFailedH\x00\x12(\n\x05moved\x18\x07 \x01(\x0b\x32\x17.headrace.v1.EventMovedH\x00\x12(\n\x05\x66\x65nce\x18\x08 \x01(\x0b\x32\x17.headrace.v1.EventFenceH\x00\x12*\n\x06handed\x18\t \x01(\x0b\x32\x18.headrace.v1.EventHandedH\x00\x42\x06\n\x04kind\"\xb9\x01\n\x0c\x45ventStarted\x12\x10\n\x08\x63onsumer\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65livery\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x11\n\tbody_hash\x18\x04 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x0c\n\x04kept\x18\x06 \x01(\r\x12\r\n\x05\x61t_ms\x18\x07 \x01(\x03\x12\x0e\n\x06\x64\x65\x61ths\x18\x08 \x01(\r\x12\x13\n\x0blone_deaths\x18\t \x01(\r\x12\r\n\x05\x61lone\x18\n \x01(\x08\"x\n\nEventDelta\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x0c\n\x04text\x18\x04 \x01(\t\x12,\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1a.headrace.v1.TokenLogprobs\"Y\n\rTokenLogprobs\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\x12\x12\n\ntop_tokens\x18\x03 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x04 \x03(\x01\"i\n\rEventFinished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Usage\x12%\n\x07timings\x18\x03 \x01(\x0b\x32\x14.headrace.v1.Timings\"\x95\x01\n\x0b\x45ventFailed\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06status\x18\x03 \x01(\r\x12\r\n\x05param\x18\x04 \x01(\t\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.headrace.v1.Usage\x12%\n\x07timings\x18\x06 \x01(\x0b\x32\x14.headrace.v1.Timings\"\x1d\n\x0b\x45ventHanded\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\'\n\nEventMoved\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x01(\t\"\x0c\n\nEventFence\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"D\n\x07Timings\x12\x11\n\tqueued_ms\x18\x01 \x01(\x03\x12\x16\n\x0e\x66irst_token_ms\x18\x02 \x01(\x03\x12\x0e\n\x06run_ms\x18\x03 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/events.proto\x12\x0bheadrace.v1\"\xe6\x02\n\x05\x45vent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12,\n\x07started\x18\x03 \x01(\x0b\x32\x19.headrace.v1.EventStartedH\x00\x12(\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x17.headrace.v1.EventDeltaH\x00\x12.\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x1a.headrace.v1.EventFinishedH\x00\x12*\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x18.headrace.v1.EventFailedH\x00\x12(\n\x05moved\x18\x07 \x01(\x0b\x32\x17.headrace.v1.EventMovedH\x00\x12(\n\x05\x66\x65nce\x18\x08 \x01(\x0b\x32\x17.headrace.v1.EventFenceH\x00\x12*\n\x06handed\x18\t \x01(\x0b\x32\x18.headrace.v1.EventHandedH\x00\x42\x06\n\x04kind\"\xb9\x01\n\x0c\x45ventStarted\x12\x10\n\x08\x63onsumer\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65livery\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x11\n\tbody_hash\x18\x04 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x0c\n\x04kept\x18\x06 \x01(\r\x12\r\n\x05\x61t_ms\x18\x07 \x01(\x03\x12\x0e\n\x06\x64\x65\x61ths\x18\x08 \x01(\r\x12\x13\n\x0blone_deaths\x18\t \x01(\r\x12\r\n\x05\x61lone\x18\n \x01(\x08\"\xad\x01\n\nEventDelta\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x0c\n\x04text\x18\x04 \x01(\t\x12,\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1a.headrace.v1.TokenLogprobs\x12\x33\n\x0fprompt_logprobs\x18\x06 \x03(\x0b\x32\x1a.headrace.v1.TokenLogprobs\"Y\n\rTokenLogprobs\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\x12\x12\n\ntop_tokens\x18\x03 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x04 \x03(\x01\"\x8e\x01\n\rEventFinished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Usage\x12%\n\x07timings\x18\x03 \x01(\x0b\x32\x14.headrace.v1.Timings\x12\x0f\n\x07reasons\x18\x04 \x03(\t\x12\x12\n\nembeddings\x18\x05 \x03(\x0c\"\x95\x01\n\x0b\x45ventFailed\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06status\x18\x03 \x01(\r\x12\r\n\x05param\x18\x04 \x01(\t\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.headrace.v1.Usage\x12%\n\x07timings\x18\x06 \x01(\x0b\x32\x14.headrace.v1.Timings\"\x1d\n\x0b\x45ventHanded\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\'\n\nEventMoved\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x01(\t\"\x0c\n\nEventFence\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"D\n\x07Timings\x12\x11\n\tqueued_ms\x18\x01 \x01(\x03\x12\x16\n\x0e\x66irst_token_ms\x18\x02 \x01(\x03\x12\x0e\n\x06run_ms\x18\x03 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,22 +35,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EVENT']._serialized_end=400
   _globals['_EVENTSTARTED']._serialized_start=403
   _globals['_EVENTSTARTED']._serialized_end=588
-  _globals['_EVENTDELTA']._serialized_start=590
-  _globals['_EVENTDELTA']._serialized_end=710
-  _globals['_TOKENLOGPROBS']._serialized_start=712
-  _globals['_TOKENLOGPROBS']._serialized_end=801
-  _globals['_EVENTFINISHED']._serialized_start=803
-  _globals['_EVENTFINISHED']._serialized_end=908
-  _globals['_EVENTFAILED']._serialized_start=911
-  _globals['_EVENTFAILED']._serialized_end=1060
-  _globals['_EVENTHANDED']._serialized_start=1062
-  _globals['_EVENTHANDED']._serialized_end=1091
-  _globals['_EVENTMOVED']._serialized_start=1093
-  _globals['_EVENTMOVED']._serialized_end=1132
-  _globals['_EVENTFENCE']._serialized_start=1134
-  _globals['_EVENTFENCE']._serialized_end=1146
-  _globals['_USAGE']._serialized_start=1148
-  _globals['_USAGE']._serialized_end=1228
-  _globals['_TIMINGS']._serialized_start=1230
-  _globals['_TIMINGS']._serialized_end=1298
+  _globals['_EVENTDELTA']._serialized_start=591
+  _globals['_EVENTDELTA']._serialized_end=764
+  _globals['_TOKENLOGPROBS']._serialized_start=766
+  _globals['_TOKENLOGPROBS']._serialized_end=855
+  _globals['_EVENTFINISHED']._serialized_start=858
+  _globals['_EVENTFINISHED']._serialized_end=1000
+  _globals['_EVENTFAILED']._serialized_start=1003
+  _globals['_EVENTFAILED']._serialized_end=1152
+  _globals['_EVENTHANDED']._serialized_start=1154
+  _globals['_EVENTHANDED']._serialized_end=1183
+  _globals['_EVENTMOVED']._serialized_start=1185
+  _globals['_EVENTMOVED']._serialized_end=1224
+  _globals['_EVENTFENCE']._serialized_start=1226
+  _globals['_EVENTFENCE']._serialized_end=1238
+  _globals['_USAGE']._serialized_start=1240
+  _globals['_USAGE']._serialized_end=1320
+  _globals['_TIMINGS']._serialized_start=1322
+  _globals['_TIMINGS']._serialized_end=1390
 # @@protoc_insertion_point(module_scope)

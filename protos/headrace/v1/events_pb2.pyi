@@ -53,18 +53,20 @@ class EventStarted(_message.Message):
     def __init__(self, consumer: _Optional[str] = ..., delivery: _Optional[str] = ..., seed: _Optional[int] = ..., body_hash: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., kept: _Optional[int] = ..., at_ms: _Optional[int] = ..., deaths: _Optional[int] = ..., lone_deaths: _Optional[int] = ..., alone: _Optional[bool] = ...) -> None: ...
 
 class EventDelta(_message.Message):
-    __slots__ = ("seq", "choice", "token_ids", "text", "logprobs")
+    __slots__ = ("seq", "choice", "token_ids", "text", "logprobs", "prompt_logprobs")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     seq: int
     choice: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
-    def __init__(self, seq: _Optional[int] = ..., choice: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, seq: _Optional[int] = ..., choice: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("token", "logprob", "top_tokens", "top_logprobs")
@@ -79,14 +81,18 @@ class TokenLogprobs(_message.Message):
     def __init__(self, token: _Optional[int] = ..., logprob: _Optional[float] = ..., top_tokens: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class EventFinished(_message.Message):
-    __slots__ = ("reason", "usage", "timings")
+    __slots__ = ("reason", "usage", "timings", "reasons", "embeddings")
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     reason: str
     usage: Usage
     timings: Timings
-    def __init__(self, reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    embeddings: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., reasons: _Optional[_Iterable[str]] = ..., embeddings: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class EventFailed(_message.Message):
     __slots__ = ("code", "message", "status", "param", "usage", "timings")

@@ -46,7 +46,7 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "bad_words", "min_tokens", "stop_token_ids", "include_stop_str_in_output", "echo", "grammar", "logprobs")
+    __slots__ = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "bad_words", "min_tokens", "stop_token_ids", "include_stop_str_in_output", "echo", "grammar", "logprobs", "n", "best_of", "prompt_logprobs", "skip_special_tokens")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,10 @@ class SamplingParams(_message.Message):
     ECHO_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    BEST_OF_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     temperature: float
     top_p: float
@@ -92,7 +96,11 @@ class SamplingParams(_message.Message):
     echo: bool
     grammar: Grammar
     logprobs: int
-    def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., bad_words: _Optional[_Iterable[str]] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop_str_in_output: _Optional[bool] = ..., echo: _Optional[bool] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., logprobs: _Optional[int] = ...) -> None: ...
+    n: int
+    best_of: int
+    prompt_logprobs: int
+    skip_special_tokens: bool
+    def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., bad_words: _Optional[_Iterable[str]] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop_str_in_output: _Optional[bool] = ..., echo: _Optional[bool] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., logprobs: _Optional[int] = ..., n: _Optional[int] = ..., best_of: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., skip_special_tokens: _Optional[bool] = ...) -> None: ...
 
 class Grammar(_message.Message):
     __slots__ = ("json_schema", "regex", "choice", "lark")
@@ -229,16 +237,18 @@ class StreamStarted(_message.Message):
     def __init__(self, consumer: _Optional[str] = ..., kept: _Optional[int] = ...) -> None: ...
 
 class StreamDelta(_message.Message):
-    __slots__ = ("choice", "text", "token_ids", "logprobs")
+    __slots__ = ("choice", "text", "token_ids", "logprobs", "prompt_logprobs")
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     choice: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedCompositeFieldContainer[_events_pb2.TokenLogprobs]
-    def __init__(self, choice: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_events_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[_events_pb2.TokenLogprobs]
+    def __init__(self, choice: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_events_pb2.TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_events_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class StreamRestarted(_message.Message):
     __slots__ = ("reason",)
@@ -247,14 +257,18 @@ class StreamRestarted(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class StreamFinished(_message.Message):
-    __slots__ = ("reason", "usage", "timings")
+    __slots__ = ("reason", "usage", "timings", "reasons", "embeddings")
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     reason: str
     usage: _events_pb2.Usage
     timings: _events_pb2.Timings
-    def __init__(self, reason: _Optional[str] = ..., usage: _Optional[_Union[_events_pb2.Usage, _Mapping]] = ..., timings: _Optional[_Union[_events_pb2.Timings, _Mapping]] = ...) -> None: ...
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    embeddings: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, reason: _Optional[str] = ..., usage: _Optional[_Union[_events_pb2.Usage, _Mapping]] = ..., timings: _Optional[_Union[_events_pb2.Timings, _Mapping]] = ..., reasons: _Optional[_Iterable[str]] = ..., embeddings: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class StreamFailed(_message.Message):
     __slots__ = ("code", "message", "status", "param", "usage", "timings")

@@ -125,6 +125,25 @@ def test_log_probabilities_stay_with_their_tokens() -> None:
     assert fold([*before, started(2, kept=0)]).logprobs == []
 
 
+def test_several_answers_grow_side_by_side_and_are_kept_or_dropped_together() -> None:
+    before: list[Event] = [
+        started(1),
+        Delta(1, 0, (97,), "a", prompt_logprobs=(TokenLogprobs(5, -1.0),)),
+        Delta(1, 1, (98,), "b", choice=2, logprobs=(TokenLogprobs(98, -0.5),)),
+        Delta(1, 2, (99,), "c"),
+        Delta(1, 2, (99,), "c", choice=2),
+        Delta(1, 3, (100,), "d", choice=2),
+    ]
+    state = fold([*before, started(2, kept=4)])
+    assert {number: answer.text for number, answer in state.answers.items()} == {0: "ac", 2: "bd"}
+    assert (state.text, state.others[2].token_ids, state.num_tokens) == ("ac", [98, 100], 4)
+    assert state.others[2].logprobs == [TokenLogprobs(98, -0.5)]
+    assert state.prompt_logprobs == [TokenLogprobs(5, -1.0)]
+    assert state.deaths == Deaths(1, 0), "its tokens were made before it began"
+    anew = fold([*before, started(2, kept=0)])
+    assert (anew.others, anew.text, anew.prompt_logprobs, anew.restarts) == ({}, "", [], 1)
+
+
 @pytest.mark.parametrize("end", [Finished(1, "stop"), Failed(1, "expired", "")])
 def test_the_first_end_is_final_even_for_higher_epochs(end: Event) -> None:
     state = fold([started(1), delta(1, 0, "a"), end])

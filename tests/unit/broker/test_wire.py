@@ -58,8 +58,17 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         text=TEXTS,
         choice=UINT32,
         logprobs=st.lists(LOGPROBS, max_size=3).map(tuple),
+        prompt_logprobs=st.lists(LOGPROBS, max_size=3).map(tuple),
     ),
-    st.builds(Finished, epoch=UINT64, reason=TEXTS, usage=USAGES, timings=TIMINGS),
+    st.builds(
+        Finished,
+        epoch=UINT64,
+        reason=TEXTS,
+        usage=USAGES,
+        timings=TIMINGS,
+        reasons=st.lists(TEXTS, max_size=2).map(tuple),
+        embeddings=st.lists(st.binary(max_size=8), max_size=2).map(tuple),
+    ),
     st.builds(
         Failed,
         epoch=UINT64,

@@ -22,10 +22,10 @@ from headrace.broker.events import (
     Started,
     TokenLogprobs,
 )
-from headrace.broker.fold import Fold
+from headrace.broker.fold import Fold, fold
 from headrace.broker.kafka import epochs
 from headrace.broker.kafka.departures import Departure
-from headrace.broker.kafka.epochs import PartitionLogs, decode_fold, encode_fold, statement
+from headrace.broker.kafka.epochs import PartitionLogs, copy_of, decode_fold, encode_fold, statement
 from headrace.broker.kafka.event_records import Closing, encode_event_record
 
 PROPERTY = settings(deadline=None, max_examples=50)
@@ -252,3 +252,18 @@ def test_a_request_that_moved_is_known_to_be_elsewhere_and_may_come_back() -> No
     assert logs.log("r").fold.started is None, "epochs of this place go on: an older owner's are void"
     logs.append("r", started(3), 51)
     assert logs.log("r").fold.started is not None
+
+
+def test_a_statement_tells_all_answers_and_the_prompts_log_probabilities() -> None:
+    score = TokenLogprobs(5, -1.5, ((6, -0.25),))
+    state = fold(
+        [
+            Started(3, "c", "d", 1, b"h", "f"),
+            Delta(3, 0, (1,), "é", prompt_logprobs=(score,)),
+            Delta(3, 1, (2, 3), "two", choice=1, logprobs=(score, score)),
+        ]
+    )
+    assert decode_fold(encode_fold(state), 3) == state
+    copy = copy_of(state)
+    copy.read(Delta(3, 2, (4,), "!", choice=1))
+    assert state.others[1].token_ids == [2, 3]
