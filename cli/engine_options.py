@@ -57,6 +57,7 @@ HELP = {
     "normalize": "Embeddings have unit length.",
     "lora_modules": "A LoRA adapter: the name that requests use and its folder; may be repeated.",
     "max_lora_rank": "Highest rank of a LoRA adapter.",
+    "tool_call_format": "How the model calls tools; auto: as its chat template shows.",
     "trace_path": "Record each step in this file ({pid}: the engine's process); `headrace trace` draws it.",
     "threads": "CPU threads of the engine.",
     "pin_threads": "Bind each thread of the native kernels to one CPU.",

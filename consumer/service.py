@@ -88,6 +88,8 @@ async def _serve(broker: Broker, session: ConsumerSession, settings: ConsumerSet
 async def _load_tokenizer(settings: ConsumerSettings) -> Tokenizer:
     engine = settings.engine
     try:
-        return await asyncio.to_thread(load_tokenizer, engine.model, engine.engine, engine.load_format)
+        return await asyncio.to_thread(
+            load_tokenizer, engine.model, engine.engine, engine.load_format, engine.tool_call_format
+        )
     except ModelError as error:
         raise EngineUnusable(str(error)) from error

@@ -73,7 +73,7 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
     from headrace.gpu_engine.runner import load_runner
 
     check_config(path)  # first, since transformers would call a wrong config a wrong tokenizer
-    tokenizer = load_tokenizer(config.model, config.engine, config.load_format)
+    tokenizer = load_tokenizer(config.model, config.engine, config.load_format, config.tool_call_format)
     is_parallel = config.tensor_parallel_size > 1
     runner = load_parallel_runner(config) if is_parallel else load_runner(config)
     engine = StepEngine(

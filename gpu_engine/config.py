@@ -47,8 +47,9 @@ class EngineConfig(BaseModel):
     `enable_chunked_prefill` off: a prompt is computed in one step, however long. `swap_space_bytes`: host
     memory for preempted requests (0: their tokens are computed anew). `watermark`: share of blocks that
     admission leaves free. `priority_ageing_ms`: how long later requests of higher lanes may go before the
-    oldest one of a lane that waits, until it has the first claim on what becomes free. `trace_path`: a file
-    for a line about each step (None: no trace).
+    oldest one of a lane that waits, until it has the first claim on what becomes free. `tool_call_format`:
+    how the model writes its calls of tools (`auto`: as its chat template shows). `trace_path`: a file for a
+    line about each step (None: no trace).
 
     `lora_modules`: folders of LoRA adapters in PEFT's layout, by the names that requests use; all are loaded
     at the start. `max_lora_rank`: one with a higher rank is refused.
@@ -100,6 +101,7 @@ class EngineConfig(BaseModel):
     adaptive_speculation: bool = True
     pooling: Literal["auto", "mean", "last"] = "auto"
     normalize: bool = True
+    tool_call_format: Literal["auto", "hermes", "llama3_json", "mistral"] = "auto"
     trace_path: str | None = None
     lora_modules: LoraModules = {}
     max_lora_rank: int = Field(default=64, ge=1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from headrace.gpu_engine.text.tools.formats import CallFormat
+
 
 class TextError(Exception):
     """The input cannot be turned into tokens; the text says why. A user's mistake, not ours."""
@@ -35,9 +37,16 @@ class Tokenizer(Protocol):
     def to_json(self) -> str | None:
         """The tokenizer in the form of Hugging Face's `tokenizer.json`; None where it has no such form."""
 
-    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+    @property
+    def call_format(self) -> CallFormat | None:
+        """How the model calls tools; None where it knows none, or its way is not known here."""
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] = ()
+    ) -> list[int]:
         """Token ids of a conversation under the model's chat template, up to where the assistant begins.
-        Raises TextError where the template refuses or there is none."""
+        `messages` and `tools` are those of the OpenAI API. Raises TextError where the template refuses or
+        there is none, and for tools without a `call_format`."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out; bytes that are no character become U+FFFD."""

@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 from jinja2 import TemplateError
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headrace.gpu_engine.models.errors import ModelError, one_line
 from headrace.gpu_engine.text.chat import check_text, plain_messages
 from headrace.gpu_engine.text.contract import TextError
+from headrace.gpu_engine.text.tools.formats import CallFormat, detect_format, knows_tools
 
 
 class HfTokenizer:
@@ -27,11 +29,22 @@ class HfTokenizer:
     Special tokens written out in a prompt (`<|im_end|>`) become those tokens, in raw prompts and in chat
     messages alike, as in transformers and vLLM: the template is rendered first, then the whole text is
     encoded. A service that keeps a system prompt from strangers must filter their text itself.
+
+    `call_format`: how the model calls tools, where its template tells it of tools; None: as the template
+    shows.
     """
 
-    def __init__(self, tokenizer: Any, extra_eos_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        extra_eos_ids: frozenset[int] = frozenset(),
+        call_format: CallFormat | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
-        self._backend = tokenizer.backend_tokenizer
+        template = _templates(tokenizer)
+        self.call_format = (call_format or detect_format(template)) if knows_tools(template) else None
+        marks = self.call_format.marks if self.call_format is not None else ()
+        self._backend = as_text(tokenizer.backend_tokenizer, marks)
         self._backend.no_truncation()  # what tokenizer.json asks for was meant for training
         self._backend.no_padding()
         own = tokenizer.eos_token_id
@@ -65,9 +78,16 @@ class HfTokenizer:
         """As Hugging Face's tokenizer.json."""
         return str(self._backend.to_str())
 
-    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] = ()
+    ) -> list[int]:
         """Ids of a conversation up to where the assistant begins. Raises TextError."""
-        text = self._render(plain_messages(messages))
+        if tools and self.call_format is None:
+            raise TextError(
+                "Tools cannot be used: the model's chat template knows none, or shows no form of calls that "
+                "is known here; leave them out, or let the engine's tool_call_format name the form."
+            )
+        text = self._render(plain_messages(messages), list(tools) or None)
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -75,12 +95,12 @@ class HfTokenizer:
         that was shown; U+FFFD for bytes that are no character. Ids without meaning show nothing."""
         return str(self._backend.decode(list(token_ids), skip_special_tokens=True))
 
-    def _render(self, messages: list[dict[str, object]]) -> str:
+    def _render(self, messages: list[dict[str, object]], tools: list[Mapping[str, object]] | None) -> str:
         if self._tokenizer.chat_template is None:
             raise TextError("The model has no chat template; send a text prompt instead of messages.")
         try:
             rendered = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+                messages, tools=tools, tokenize=False, add_generation_prompt=True
             )
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             # A template is the model's own program: it fails on what it did not foresee as programs do.
@@ -101,7 +121,25 @@ def is_local(decoder: Any) -> bool:
     return bool(kinds) and set(kinds) <= {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip"}
 
 
-def load_hf_tokenizer(path: Path) -> HfTokenizer:
+def as_text(backend: Any, marks: Sequence[str]) -> Any:
+    """The tokenizer, with `marks` among its special tokens made tokens of text: decoding shows them, and a
+    grammar that spells one out lets its token follow."""
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    if special.isdisjoint(marks):
+        return backend
+    known = json.loads(backend.to_str())
+    for token in known["added_tokens"]:
+        token["special"] = token["special"] and token["content"] not in marks
+    return Tokenizer.from_str(json.dumps(known))
+
+
+def _templates(tokenizer: Any) -> str:
+    """All of them: some models have one for each purpose."""
+    template = tokenizer.chat_template
+    return "\n".join(template.values()) if isinstance(template, dict) else template or ""
+
+
+def load_hf_tokenizer(path: Path, call_format: CallFormat | None = None) -> HfTokenizer:
     """The tokenizer in a folder or a GGUF file. Raises ModelError."""
     try:
         tokenizer = _load_gguf(path) if path.is_file() else _load_folder(path)
@@ -112,7 +150,7 @@ def load_hf_tokenizer(path: Path) -> HfTokenizer:
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(f"The tokenizer of {path} has no fast form; save it with a tokenizer.json first.")
-    return HfTokenizer(tokenizer, _read_eos_ids(path) if path.is_dir() else frozenset())
+    return HfTokenizer(tokenizer, _read_eos_ids(path) if path.is_dir() else frozenset(), call_format)
 
 
 def _load_folder(folder: Path) -> Any:

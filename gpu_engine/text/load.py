@@ -8,16 +8,19 @@ from typing import Final
 from headrace.gpu_engine.models.weights.resolve import resolve_model
 from headrace.gpu_engine.text.contract import Tokenizer
 from headrace.gpu_engine.text.sim import SimTokenizer
+from headrace.gpu_engine.text.tools.formats import FORMATS
 
 TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
-def load_tokenizer(model: str, engine: str = "torch", load_format: str = "auto") -> Tokenizer:
+def load_tokenizer(
+    model: str, engine: str = "torch", load_format: str = "auto", tool_call_format: str = "auto"
+) -> Tokenizer:
     """The tokenizer of `model`: a folder in Hugging Face layout, a GGUF file or a hub id. Several threads may
     use it at once. Loading takes seconds, because transformers is imported.
 
     The engine `sim` has its own, whatever the model; it also serves a model with random weights
-    (`load_format` `dummy`) whose folder holds no tokenizer.
+    (`load_format` `dummy`) whose folder holds no tokenizer. `tool_call_format`: see `EngineConfig`.
 
     Raises ModelError (`gpu_engine.models.errors`) with one sentence where there is no such model or its
     tokenizer cannot be read.
@@ -30,7 +33,7 @@ def load_tokenizer(model: str, engine: str = "torch", load_format: str = "auto")
     # Imported here, so that a simulated pipeline does not wait for transformers.
     from headrace.gpu_engine.text.hf import load_hf_tokenizer
 
-    return load_hf_tokenizer(path)
+    return load_hf_tokenizer(path, FORMATS.get(tool_call_format))
 
 
 def _has_tokenizer(path: Path) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.gpu_engine.text.chat import check_text, plain_messages
+from headrace.gpu_engine.text.contract import TextError
+from headrace.gpu_engine.text.tools.formats import CallFormat
 
 EOS = 256
 _MESSAGE = 257
@@ -18,6 +20,7 @@ class SimTokenizer:
     fingerprint = "sim-bytes-1"
     eos_ids = frozenset({EOS})
     vocab_size = 259
+    call_format: CallFormat | None = None
 
     def __init__(self) -> None:
         self.pieces: dict[int, str] | None = {}
@@ -34,8 +37,12 @@ class SimTokenizer:
         """It has no such form."""
         return None
 
-    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] = ()
+    ) -> list[int]:
         """Each message as 257 role 258 content 256, then the beginning of the assistant's."""
+        if tools:
+            raise TextError("The simulated engine calls no tools; leave them out.")
         ids: list[int] = []
         for message in plain_messages(messages):
             ids += [_MESSAGE, *self.encode(str(message["role"]))]

@@ -11,6 +11,7 @@ from headrace.gpu_engine.engine import StepEngine
 from headrace.gpu_engine.runner import ModelRunner
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook
 from headrace.gpu_engine.scheduling.step import Runner, StepPlan, StepResult
+from headrace.gpu_engine.text.tools.formats import CallFormat
 
 
 class IdTokenizer:
@@ -20,6 +21,7 @@ class IdTokenizer:
     eos_ids: frozenset[int] = frozenset()
     vocab_size = 1 << 20
     pieces: dict[int, str] | None = None
+    call_format: CallFormat | None = None
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
@@ -30,7 +32,9 @@ class IdTokenizer:
     def to_json(self) -> str | None:
         return None
 
-    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] = ()
+    ) -> list[int]:
         raise NotImplementedError
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -52,9 +52,13 @@ MISTRAL: Final = CallFormat(
 FORMATS: Final[Mapping[str, CallFormat]] = {each.name: each for each in (HERMES, LLAMA, MISTRAL)}
 
 
+_CODE = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+
+
 def knows_tools(template: str) -> bool:
-    """Whether a chat template tells the model of tools."""
-    return re.search(r"\btools\b", template) is not None
+    """Whether a chat template, in Jinja, uses the tools that it is given."""
+    return any(re.search(r"\btools\b", _QUOTED.sub("", code)) for code in _CODE.findall(template))
 
 
 def detect_format(template: str) -> CallFormat | None:

@@ -29,9 +29,11 @@ class CountingTokenizer(SimTokenizer):
         self.asked += 1
         return super().encode(text)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] = ()
+    ) -> list[int]:
         self.asked += 1
-        return super().encode_chat(messages)
+        return super().encode_chat(messages, tools)
 
 
 @pytest.fixture

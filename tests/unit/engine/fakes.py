@@ -19,6 +19,7 @@ from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
 from headrace.gpu_engine.speculation.acceptance import accept
+from headrace.gpu_engine.text.tools.formats import CallFormat
 
 VOCAB = 32
 EOS = 31
@@ -138,6 +139,7 @@ class LetterTokenizer:
     eos_ids = frozenset({EOS})
     vocab_size = VOCAB
     pieces: dict[int, str] | None = None
+    call_format: CallFormat | None = None
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) - ord("a") for letter in text]
@@ -152,7 +154,9 @@ class LetterTokenizer:
         backend.add_special_tokens([AddedToken("<end>", special=True)])
         return str(backend.to_str())
 
-    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] = ()
+    ) -> list[int]:
         raise NotImplementedError
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.text.contract import TextError, Tokenizer
 from headrace.gpu_engine.text.load import load_tokenizer
 from headrace.gpu_engine.text.stream import TextStream
+from headrace.gpu_engine.text.tools.formats import MISTRAL
 from tests.unit.text.test_detokenize import SCRIPTS
 from tests.unit.text.tokenizers_for_tests import byte_level_backend
 
@@ -28,6 +30,12 @@ CHATML = (
     "<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 HELLO = [{"role": "user", "content": "Hello"}]
+WITH_TOOLS = (
+    "{% for tool in tools or [] %}{{ tool | tojson }};{% endfor %}{% for m in messages %}<{{ m.role }}>"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}[TOOL_CALLS]{{ c.function.arguments.city }}{% endfor %}"
+    "{% endfor %}<assistant>"
+)
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
 
 @pytest.fixture(scope="session")
@@ -134,6 +142,50 @@ def test_messages_for_a_model_without_a_template_are_refused(tmp_path: Path) -> 
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(TextError, match="no chat template; send a text prompt"):
         load_tokenizer(str(tmp_path)).encode_chat(HELLO)
+
+
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Its mark of calls is a special token."""
+    backend = byte_level_backend()
+    backend.add_special_tokens([AddedToken("[TOOL_CALLS]", special=True), AddedToken("[INST]", special=True)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+    tokenizer.chat_template = WITH_TOOLS
+    path = tmp_path_factory.mktemp("mistral")
+    tokenizer.save_pretrained(path)
+    (path / "config.json").write_text('{"model_type": "llama"}')
+    return load_tokenizer(str(path))
+
+
+def test_a_template_is_given_the_tools_and_the_arguments_of_calls_as_objects(mistral: Tokenizer) -> None:
+    function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    asked = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": function}]}
+    answered = {"role": "tool", "tool_call_id": "a", "content": "rain"}
+    text = mistral.decode(mistral.encode_chat([*HELLO, asked, answered], [WEATHER]))
+    said, shown = text.split(";", 1)[::-1]
+    assert json.loads(shown) == WEATHER
+    assert said == "<user>Hello<assistant>[TOOL_CALLS]Oslo<tool>rain<assistant>"
+
+
+def test_a_special_token_that_marks_a_call_is_text_of_an_answer_and_no_other_is(mistral: Tokenizer) -> None:
+    ids = mistral.encode("a[INST][TOOL_CALLS]b<|end|>")
+    assert len(ids) == 5
+    assert mistral.decode(ids) == "a[TOOL_CALLS]b"
+    assert mistral.call_format is MISTRAL
+
+
+@pytest.mark.parametrize("calls", [5, ["x"], [{}], [{"function": {"arguments": "[]"}}], [{"function": 1}]])
+def test_calls_in_a_conversation_that_are_none_are_named(mistral: Tokenizer, calls: object) -> None:
+    with pytest.raises(TextError, match="`tool_calls` of message 0"):
+        mistral.encode_chat([{"role": "assistant", "content": "", "tool_calls": calls}])
+
+
+def test_tools_for_a_model_whose_template_knows_none_are_refused(smollm: Tokenizer, folder: Path) -> None:
+    assert smollm.call_format is None
+    told_so = load_tokenizer(str(folder), tool_call_format="hermes")
+    for tokenizer in (smollm, told_so):
+        with pytest.raises(TextError, match="Tools cannot be used"):
+            tokenizer.encode_chat(HELLO, [WEATHER])
 
 
 def test_lone_surrogates_are_refused_everywhere(smollm: Tokenizer) -> None:

@@ -230,6 +230,8 @@ def test_a_template_shows_in_which_format_its_model_calls(
     assert detect_format(template) == call_format
 
 
-def test_a_template_knows_tools_if_it_speaks_of_them() -> None:
+def test_a_template_knows_tools_if_its_program_uses_them() -> None:
     assert knows_tools(QWEN)
-    assert not knows_tools("{% for m in messages %}{{ m.content }} (stools){% endfor %}")
+    assert not knows_tools("{% for m in messages %} no tools {{ 'tools' + stools }}{% endfor %}")
+        "{% for m in messages %}{{ m.content }} no tools {{ 'tools' + stools }}{% endfor %}"
+    )
