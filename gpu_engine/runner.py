@@ -141,16 +141,10 @@ def _divide_memory(config: EngineConfig, block_bytes: int, max_context: int) -> 
 
 def _find_failed(chunks: Sequence[Chunk], inputs: StepInputs, hidden: torch.Tensor) -> dict[str, str]:
     """Requests of which any row is not finite, whether it samples or not: NaN that a chunk writes into the
-    cache shows in its own rows, so that a request fails before the blocks it spoilt can be shared. Rows of
-    drafts fail nobody, since the draft may be wrong; no token is accepted behind one without logits."""
+    cache shows in its own rows, so that a request fails before the blocks it spoilt can be shared. A chunk
+    with a draft fails nobody, since a wrong guess may have spoilt its rows; no token comes of those."""
     finite = hidden.float().sum(dim=-1).isfinite()
     if finite.all():
         return {}
-    rows = (~finite).nonzero()[:, 0]
-    owners = torch.searchsorted(inputs.ends, rows, right=True)
-    behind = (inputs.ends[owners] - rows).tolist()  # 1: its chunk's last row
-    return {
-        chunks[i].request_id: NOT_FINITE
-        for i, count in zip(owners.tolist(), behind, strict=True)
-        if count > chunks[i].num_draft
-    }
+    owners = torch.searchsorted(inputs.ends, (~finite).nonzero()[:, 0], right=True).unique()
+    return {chunks[i].request_id: NOT_FINITE for i in owners.tolist() if not chunks[i].num_draft}

@@ -121,7 +121,7 @@ class TracedSteps:
             swapped_out=len(plan.copies_out),
             swapped_in=len(plan.copies_in),
             drafted=plan.num_draft_tokens,
-            accepted=sum(len(run) - 1 for run in result.sampled.values()),
+            accepted=sum(max(0, len(run) - 1) for run in result.sampled.values()),
         )
         self._file.add(record, now)
         return plan, result

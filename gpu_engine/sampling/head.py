@@ -110,7 +110,7 @@ def _sample_plain(chunks: Sequence[Chunk], logits: torch.Tensor) -> Sampled:
         own, first = rows[first : first + 1 + chunk.num_draft], first + 1 + chunk.num_draft
         positions = count(chunk.position)
         run = accept(chunk.draft, (choose(row, every, chunk.params, next(positions)) for row in own))
-        if run:
+        if run or chunk.num_draft:
             sampled.tokens[chunk.request_id] = run
         else:
             sampled.failed[chunk.request_id] = NOT_FINITE
@@ -120,7 +120,7 @@ def _sample_plain(chunks: Sequence[Chunk], logits: torch.Tensor) -> Sampled:
 def _note(sampled: Sampled, chunk: Chunk, choices: Sequence[Choice]) -> None:
     """`choices`: for each of the chunk's rows."""
     run = accept(chunk.draft, (choice.token if choice.failure is None else None for choice in choices))
-    if not run:
+    if not run and not chunk.num_draft:
         sampled.failed[chunk.request_id] = choices[0].failure or NOT_FINITE
         return
     sampled.tokens[chunk.request_id] = run

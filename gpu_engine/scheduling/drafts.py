@@ -53,6 +53,11 @@ class Drafts:
             self.accepted += accepted
             request.drafter.pace.observe(chunk.num_draft, accepted)
 
+    def give_up(self, request: Request) -> None:
+        """Its step came to nothing and may have, for a wrong guess: it is taken again, and nobody guesses for
+        this request any more."""
+        request.drafter, request.planned_step = None, None
+
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """A step took `seconds`. Only such teach the price as a draft makes longer: those without prompts."""
         rows = plan.num_tokens

@@ -207,6 +207,9 @@ class Scheduler:
             request.advance(len(chunk.token_ids))
             return None
         run = result.sampled[request.id]
+        if not run:
+            self.drafts.give_up(request)
+            return None
         assert [*run[:-1]] == [*chunk.draft[: len(run) - 1]], "tokens come that nobody drafted"
         tokens, ending = self._append(request, run)
         # The last token is not computed yet; those before it were, as a part of the draft.

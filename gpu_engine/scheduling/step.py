@@ -73,7 +73,8 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`sampled`: next tokens by request id: one, behind those of a draft that are accepted. `failed`:
+    """`sampled`: next tokens by request id: one, behind those of a draft that are accepted; none where the
+    rows of a draft were not finite, which the same step without it will explain. `failed`:
     requests whose logits were not finite, with a reason; nothing of theirs may enter the prefix cache.
     `logprobs`: one for each sampled token of requests that ask for them; `prompt_logprobs`: of a whole
     prompt, once, in the step that samples the first token after it."""
