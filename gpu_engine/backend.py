@@ -44,6 +44,9 @@ def load_backend(config: EngineConfig) -> tuple[LoadedModel, BackendFactory]:
             f"weight_format {config.weight_format} needs the native kernels, which "
             f"{_why_not(config, model)}; leave weight_format at auto."
         )
+    if config.lora_modules:
+        assert isinstance(model.decoder, Decoder), "_with_adapters has seen to it"
+        attach(model.decoder, model.adapters)
     return model, select_backend(config.attention)
 
 
@@ -60,12 +63,11 @@ def _with_adapters(config: EngineConfig, model: LoadedModel) -> LoadedModel:
         model_name=model.name,
         max_rank=config.max_lora_rank,
     )
-    attach(model.decoder, adapters)
     return replace(model, adapters=adapters, num_bytes=model.num_bytes + adapters.num_bytes)
 
 
 def _is_native(config: EngineConfig, decoder: CausalDecoder) -> bool:
-    if config.backend == "torch" or config.attention != "auto" or config.lora_modules:
+    if config.backend == "torch" or config.attention != "auto":
         return False
     spec = replace(decoder.kv_spec(config.block_size), dtype=_cache_dtype(config))
     if isinstance(decoder, Decoder) and can_run(decoder.config) and suits(spec):
@@ -92,7 +94,8 @@ def _go_native(config: EngineConfig, model: LoadedModel) -> tuple[LoadedModel, B
         torch.set_num_threads(1)  # torch's would spin beside the pool's, and has little left to do
     form = _FORMATS[_weight_format(config)]
     assert isinstance(model.decoder, Decoder)
-    decoder = NativeDecoder(model.decoder, pool, form, _cache_dtype(config))
+    adapters = model.adapters if config.lora_modules else None
+    decoder = NativeDecoder(model.decoder, pool, form, _cache_dtype(config), adapters)
     exact = form is Format.FLOAT32 and decoder.cache_dtype == torch.float32
     suffix = "" if exact else f"/{form.name.lower()}-{str(decoder.cache_dtype).removeprefix('torch.')}"
     native = replace(

@@ -20,21 +20,15 @@ _LOG: Final = logging.getLogger(__name__)
 
 class Adapters:
     """Adapters by number. `rows` says which of the step that is computed now belong to which; None: no row
-    has an adapter, and none costs anything."""
+    has an adapter, and none costs anything. `loaded`: their tensors, until whoever computes with them has
+    taken them; `fingerprints` by name."""
 
     def __init__(self, adapters: Sequence[Adapter] = ()) -> None:
         self.loaded = adapters
         self.rows: AdapterRows | None = None
+        self.fingerprints: Mapping[str, str] = {one.name: one.fingerprint for one in adapters}
+        self.num_bytes = sum(adapter.num_bytes for adapter in adapters)
         self._numbers = {adapter.name: number for number, adapter in enumerate(adapters)}
-
-    @property
-    def fingerprints(self) -> Mapping[str, str]:
-        """By name."""
-        return {adapter.name: adapter.fingerprint for adapter in self.loaded}
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(adapter.num_bytes for adapter in self.loaded)
 
     def begin(self, chunks: Sequence[Chunk]) -> None:
         """A step of these chunks is computed next."""
@@ -42,9 +36,13 @@ class Adapters:
             numbers = [BARE if c.adapter is None else self._numbers[c.adapter] for c in chunks]
             self.rows = group_rows(numbers, [len(chunk.token_ids) for chunk in chunks])
 
-    def change(self, layer: int, matrix: Matrix) -> bool:
+    def add_to(self, layer: int, matrix: Matrix) -> bool:
         """Whether any of them adds to this matrix."""
         return any(matrix in adapter.layers[layer] for adapter in self.loaded)
+
+    def release(self) -> None:
+        """The tensors have been laid out elsewhere."""
+        self.loaded = ()
 
 
 def load_adapters(

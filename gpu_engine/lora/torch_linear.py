@@ -44,11 +44,12 @@ class AdaptedLinear(Linear):
 def attach(decoder: Decoder, adapters: Adapters) -> None:
     """From now on `decoder` computes each row with its adapter."""
     decoder.layers = [_adapt(layer, adapters, i) for i, layer in enumerate(decoder.layers)]
+    adapters.release()
 
 
 def _adapt(layer: Layer, adapters: Adapters, index: int) -> Layer:
     def adapted(part: Linear, matrix: Matrix) -> Linear:
-        if not adapters.change(index, matrix):
+        if not adapters.add_to(index, matrix):
             return part
         additions = [
             [_like(part.weight, own) for own in adapter.layers[index].get(matrix, ())]

@@ -101,6 +101,31 @@ class DecoderStruct(Structure):
     )
 
 
+class LoraPartStruct(Structure):
+    """This and those below: see `kernels/cpu/lora.h`."""
+
+    _fields_ = (
+        ("b", c_void_p),
+        ("first_rank", c_int32),
+        ("ranks", c_int32),
+        ("first", c_int32),
+        ("stride", c_int32),
+        ("count", c_int32),
+    )
+
+
+class LoraLayerStruct(Structure):
+    _fields_ = (("a", c_void_p), ("parts", c_void_p), ("ranks", c_int32), ("num_parts", c_int32))
+
+
+class DecoderLorasStruct(Structure):
+    _fields_ = (("qkv", c_void_p), ("output", c_void_p), ("gate_up", c_void_p), ("down", c_void_p))
+
+
+class LoraRowsStruct(Structure):
+    _fields_ = (("layers", c_void_p), ("of_row", c_void_p), ("order", c_void_p), ("count", c_int32))
+
+
 _PROTOTYPES: Final = {
     "headrace_pool": (c_void_p, [c_int, c_int]),
     "headrace_free_pool": (None, [c_void_p]),
@@ -118,7 +143,10 @@ _PROTOTYPES: Final = {
         [c_void_p, POINTER(AttentionStruct), POINTER(StepStruct), c_void_p, c_void_p],
     ),
     "paged_attention": (None, [c_void_p] * 10 + [c_int] * 7 + [c_float, c_int]),
-    "headrace_forward": (None, [c_void_p, POINTER(DecoderStruct), POINTER(StepStruct), c_void_p]),
+    "headrace_forward": (
+        None,
+        [c_void_p, POINTER(DecoderStruct), POINTER(StepStruct), POINTER(LoraRowsStruct), c_void_p],
+    ),
     "headrace_logits": (None, [c_void_p, POINTER(DecoderStruct), c_void_p, c_int, c_void_p]),
 }
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 from headrace.gpu_engine.attention.contract import KVSpec, StepAttention
+from headrace.gpu_engine.lora.adapters import Adapters
 from headrace.gpu_engine.models.blocks import Layer, PreNormLayer, SandwichLayer
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.decoder import Decoder
@@ -20,6 +21,7 @@ from headrace.gpu_engine.models.layers import GatedMLP, Linear, OffsetRMSNorm, R
 from headrace.gpu_engine.native.attention import NativeAttention, NativeStep
 from headrace.gpu_engine.native.declarations import DecoderStruct, Format, Into, LayerStruct, LinearStruct
 from headrace.gpu_engine.native.linear import PackedLinear, pack_linear
+from headrace.gpu_engine.native.lora import NativeLoras
 from headrace.gpu_engine.native.pool import Pool
 
 GATES = {"silu": Into.GATED_SILU, "gelu_tanh": Into.GATED_GELU}
@@ -34,7 +36,14 @@ class NativeDecoder:
     """Implements what the runner asks of a decoder. `form`: how weights are kept; `cache_dtype`: float32 or
     bfloat16. Takes the layers out of `decoder` one by one, so that no model stands in memory twice."""
 
-    def __init__(self, decoder: Decoder, pool: Pool, form: Format, cache_dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        pool: Pool,
+        form: Format,
+        cache_dtype: torch.dtype,
+        adapters: Adapters | None = None,
+    ) -> None:
         self.config = decoder.config
         self._spec_of = decoder.kv_spec
         self._pool, self._form, self.cache_dtype = pool, form, cache_dtype
@@ -54,11 +63,13 @@ class NativeDecoder:
             eps=self.config.norm_eps,
         )
         self._bound: NativeAttention | None = None
+        self._loras = None if adapters is None else NativeLoras(adapters, pool, self.config)
 
     @property
     def num_bytes(self) -> int:
-        """Of the packed weights."""
-        return sum(kept.num_bytes for kept in self._kept if isinstance(kept, PackedLinear))
+        """Of the packed weights, and of the adapters."""
+        packed = sum(kept.num_bytes for kept in self._kept if isinstance(kept, PackedLinear))
+        return packed + (0 if self._loras is None else self._loras.num_bytes)
 
     def kv_spec(self, block_size: int) -> KVSpec:
         return replace(self._spec_of(block_size), dtype=self.cache_dtype)
@@ -71,7 +82,11 @@ class NativeDecoder:
         rotations = self._rotate(positions)
         x = self._embed(token_ids).float().contiguous()
         self._pool.kernels.headrace_forward(
-            self._pool.handle, ctypes.byref(self._struct), ctypes.byref(step.struct), x.data_ptr()
+            self._pool.handle,
+            ctypes.byref(self._struct),
+            ctypes.byref(step.struct),
+            None if self._loras is None else self._loras.rows(),
+            x.data_ptr(),
         )
         del rotations  # the kernels read them until here
         return x

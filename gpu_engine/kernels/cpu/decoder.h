@@ -23,8 +23,9 @@ struct Decoder {
   float eps;
 };
 
-// x [tokens][hidden]: embeddings; becomes the hidden states after the last norm.
-void forward(Pool& pool, const Decoder& decoder, const Step& step, float* x);
+// x [tokens][hidden]: embeddings; becomes the hidden states after the last norm. `loras`: the rows that have an
+// adapter; null: none has.
+void forward(Pool& pool, const Decoder& decoder, const Step& step, const LoraRows* loras, float* x);
 
 // Scores of the next token, out [rows][vocabulary], for rows [rows][hidden] of what `forward` made.
 void logits(Pool& pool, const Decoder& decoder, const float* rows, int count, float* out);

@@ -26,7 +26,9 @@ void headrace_attend(Pool* pool, const AttentionLayer* layer, const Step* step, 
   attend(*pool, *layer, *step, qkv, out);
 }
 
-void headrace_forward(Pool* pool, const Decoder* decoder, const Step* step, float* x) { forward(*pool, *decoder, *step, x); }
+void headrace_forward(Pool* pool, const Decoder* decoder, const Step* step, const LoraRows* loras, float* x) {
+  forward(*pool, *decoder, *step, loras, x);
+}
 
 void headrace_logits(Pool* pool, const Decoder* decoder, const float* rows, int count, float* out) {
   logits(*pool, *decoder, rows, count, out);

@@ -22,6 +22,7 @@ struct Product {
   float* out;
   const uint32_t* words;
   const float* scales;
+  const Shrunk* lora;
 
   int chunks() const { return padded_k(layer.inputs) / kChunk; }
   int blocks() const { return round_up(layer.outputs, kColumns) / kColumns; }
@@ -56,6 +57,10 @@ HEADRACE_INLINE void finish_row(const Product& p, int block, int row, const floa
   if (p.layer.bias) {
     left = add(left, load(p.layer.bias + column));
     right = add(right, load(p.layer.bias + column + kLanes));
+  }
+  if (p.lora) {
+    left = p.lora->expand(row, 2 * block, left);
+    right = p.lora->expand(row, 2 * block + 1, right);
   }
   if (p.into == Into::kGatedSilu || p.into == Into::kGatedGelu) {
     const int width = p.layer.outputs / 2, at = block * kLanes;
@@ -138,7 +143,8 @@ void pack_tiles(Pool& pool, const Source& source, const Tiling& tiling, uint32_t
 
 }  // namespace
 
-void linear(Pool& pool, const Linear& layer, const float* x, int rows, const float* norm, float eps, Into into, float* out) {
+void linear(Pool& pool, const Linear& layer, const float* x, int rows, const float* norm, float eps, Into into, float* out,
+            const Shrunk* lora) {
   if (rows == 0) return;
   with_format(static_cast<Format>(layer.format), [&](auto f) {
     typedef decltype(f) F;
@@ -146,7 +152,7 @@ void linear(Pool& pool, const Linear& layer, const float* x, int rows, const flo
     uint32_t* words = scratch_of<uint32_t>(1, int64_t(rows) * padded_k(layer.inputs) / F::kPerWord);
     float* scales = scratch_of<float>(2, int64_t(rows) * (padded_k(layer.inputs) / kChunk));
     pack_tiles<F>(pool, Source{x, layer.inputs, norm, eps}, tiling, words, scales);
-    multiply<F>(pool, Product{layer, rows, into, out, words, scales}, tiling);
+    multiply<F>(pool, Product{layer, rows, into, out, words, scales, lora}, tiling);
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "formats.h"
+#include "lora.h"
 #include "pool.h"
 
 namespace headrace {
@@ -27,8 +28,9 @@ struct Linear {
 
 // x [rows][inputs] → out [rows][outputs], or half as many columns where gated. `norm`, if not null, is the weight
 // of an RMS normalisation of each row of x before the product. Each row's result depends on this row alone, bit
-// for bit, not on the others or their number.
-void linear(Pool& pool, const Linear& layer, const float* x, int rows, const float* norm, float eps, Into into, float* out);
+// for bit, not on the others or their number. `lora`: what adapters add to the products, or null.
+void linear(Pool& pool, const Linear& layer, const float* x, int rows, const float* norm, float eps, Into into, float* out,
+            const Shrunk* lora = nullptr);
 
 // Bytes of a packed matrix, and floats of its scales.
 int64_t packed_bytes(Format format, int outputs, int inputs);

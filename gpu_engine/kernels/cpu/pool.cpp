@@ -108,8 +108,8 @@ void Pool::work() {
 
 void* scratch(int slot, size_t bytes) {
   struct Memory {
-    void* at[8] = {};
-    size_t size[8] = {};
+    void* at[12] = {};
+    size_t size[12] = {};
     ~Memory() {
       for (void* p : at) std::free(p);
     }

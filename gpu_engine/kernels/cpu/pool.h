@@ -52,7 +52,7 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
-// Memory of the calling thread, 64-byte aligned, for `slot` in [0, 8); valid until the thread's next call for
+// Memory of the calling thread, 64-byte aligned, for `slot` in [0, 12); valid until the thread's next call for
 // that slot.
 void* scratch(int slot, size_t bytes);
 
