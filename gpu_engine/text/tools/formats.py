@@ -16,38 +16,50 @@ class CallFormat:
     """`scanner`: reads one answer, given the names of the tools. `marks`: what the format is known by, which
     is text of an answer even where the tokenizer calls it special.
 
-    Calls are written `begin`, then `open`, the name, `key`, the arguments, `close` for each, with `between`
-    between two, and `end`.
+    Calls are written `begin`, one or more objects `{"name": "…", "<key>": {…}}` with `between` between two,
+    and `end`. `trigger`: the mark at the beginning of `begin` by which they are known behind text; "": they
+    are all of an answer, or none of it.
     """
 
     name: str
     scanner: Callable[[Collection[str]], Scanner]
     marks: tuple[str, ...]
-    begin: str = ""
-    open: str = '{"name": "'
-    key: str = '", "arguments": '
-    close: str = "}"
-    between: str = ""
-    end: str = ""
+    trigger: str
+    begin: str
+    key: str
+    between: str
+    end: str
 
 
 HERMES: Final = CallFormat(
     "hermes",
     hermes.HermesScanner,
-    (hermes.OPEN, hermes.CLOSE),
-    open=f'{hermes.OPEN}\n{{"name": "',
-    close=f"}}\n{hermes.CLOSE}",
-    between="\n",
+    marks=(hermes.OPEN, hermes.CLOSE),
+    trigger=hermes.OPEN,
+    begin=f"{hermes.OPEN}\n",
+    key="arguments",
+    between=f"\n{hermes.CLOSE}\n{hermes.OPEN}\n",
+    end=f"\n{hermes.CLOSE}",
 )
 LLAMA: Final = CallFormat(
     "llama3_json",
     llama.LlamaScanner,
-    (llama.TAG,),
-    key='", "parameters": ',
+    marks=(llama.TAG,),
+    trigger="",
+    begin="",
+    key="parameters",
     between=f"{llama.BETWEEN} ",
+    end="",
 )
 MISTRAL: Final = CallFormat(
-    "mistral", mistral.MistralScanner, (mistral.MARK,), begin=f"{mistral.MARK}[", between=", ", end="]"
+    "mistral",
+    mistral.MistralScanner,
+    marks=(mistral.MARK,),
+    trigger=mistral.MARK,
+    begin=f"{mistral.MARK}[",
+    key="arguments",
+    between=", ",
+    end="]",
 )
 FORMATS: Final[Mapping[str, CallFormat]] = {each.name: each for each in (HERMES, LLAMA, MISTRAL)}
 
