@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.gpu_engine.api import EngineRequest, SamplingParams
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.engine import StepEngine
+from headrace.gpu_engine.parallel.runner import ParallelRunner
 from headrace.gpu_engine.runner import ModelRunner
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook
 from headrace.gpu_engine.scheduling.step import Runner, StepPlan, StepResult
@@ -65,7 +66,10 @@ class FewerBlocks:
 
 
 def make_engine(
-    runner: ModelRunner, config: EngineConfig, num_blocks: int, preempt_hook: PreemptHook | None = None
+    runner: ModelRunner | ParallelRunner,
+    config: EngineConfig,
+    num_blocks: int,
+    preempt_hook: PreemptHook | None = None,
 ) -> StepEngine:
     """A step engine over `num_blocks` blocks of `runner`; what an engine before it left in them stays."""
     return StepEngine(
