@@ -61,6 +61,45 @@ void products(Pool& pool) {
       }
 }
 
+// Adapters of several ranks, the last of which adds to the second half of the columns only.
+void adapted_products(Pool& pool) {
+  const int inputs = 65, outputs = 4 * kLanes + 3, rows = 13, vectors = 5;
+  const Packed packed(pool, Format::kInt16, outputs, inputs, false);
+  std::vector<std::vector<float>> held;
+  std::vector<LoraPart> parts;
+  std::vector<LoraLayer> layers;
+  for (int rank : {1, kLanes, kLanes + 3}) {
+    const int first = rank > kLanes ? 2 : 0;
+    held.push_back(numbers(int64_t(vectors - first) * rank * kLanes));
+    parts.push_back({held.back().data(), 0, rank, first, 1, vectors - first});
+  }
+  for (const LoraPart& part : parts) {
+    const int ranks = (part.ranks + kLanes - 1) / kLanes * kLanes;
+    held.push_back(numbers(int64_t(ranks) * inputs));
+    layers.push_back({held.back().data(), &part, ranks, 1});
+  }
+  layers.push_back({});
+  const std::vector<float> x = numbers(int64_t(rows) * inputs), norm = numbers(inputs);
+  std::vector<int32_t> of_row(rows), order;
+  for (int r = 0; r < rows; r++) of_row[r] = r % 5 - 1;
+  for (int adapter = 0; adapter < 4; adapter++)
+    for (int r = 0; r < rows; r++)
+      if (of_row[r] == adapter) order.push_back(r);
+  const LoraRows all{nullptr, of_row.data(), order.data(), static_cast<int32_t>(order.size())};
+  std::vector<float> together(int64_t(rows) * outputs), alone(outputs);
+  const Shrunk shrunk = shrink(pool, all, layers.data(), inputs, x.data(), norm.data(), 1e-5f);
+  linear(pool, packed.layer, x.data(), rows, norm.data(), 1e-5f, Into::kAdd, together.data(), &shrunk);
+  for (int r = 0; r < rows; r++) {
+    const int32_t first = 0;
+    const LoraRows one{nullptr, &of_row[r], &first, of_row[r] < 0 ? 0 : 1};
+    const float* row = x.data() + int64_t(r) * inputs;
+    std::fill(alone.begin(), alone.end(), 0.0f);
+    const Shrunk own = shrink(pool, one, layers.data(), inputs, row, norm.data(), 1e-5f);
+    linear(pool, packed.layer, row, 1, norm.data(), 1e-5f, Into::kAdd, alone.data(), &own);
+    check(std::equal(alone.begin(), alone.end(), together.begin() + int64_t(r) * outputs), "an adapted row depends on the others");
+  }
+}
+
 void attention(Pool& pool, CacheFormat format, int window, float soft_cap) {
   const int heads = 6, kv_heads = 2, size = 48, block = 16, blocks = 9;
   const std::vector<int> lengths = {1, 37, 1, 20}, contexts = {40, 37, 3, 33};
@@ -109,6 +148,7 @@ void pools_beside_one_another() {
 int main() {
   Pool pool(3, false);
   products(pool);
+  adapted_products(pool);
   for (CacheFormat format : {CacheFormat::kFloat32, CacheFormat::kBf16}) {
     attention(pool, format, 0, 0);
     attention(pool, format, 19, 30);

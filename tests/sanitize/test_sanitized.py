@@ -12,7 +12,7 @@ from tests.support.native import compiled
 pytestmark = [compiled, pytest.mark.slow]
 
 DRIVER = Path(__file__).with_name("kernels.cpp")
-KERNELS = [SOURCES / f"{name}.cpp" for name in ("pool", "pack", "linear", "attention")]
+KERNELS = [SOURCES / f"{name}.cpp" for name in ("pool", "pack", "linear", "lora", "attention")]
 
 
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
