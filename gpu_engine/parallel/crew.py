@@ -14,9 +14,6 @@ from headrace.gpu_engine.parallel.worker import Pipe
 CLOSE_S: Final = 5.0
 """How long a worker may take to end by itself."""
 
-VERDICT_S: Final = 2.0
-"""How long to look for the worker that is to blame."""
-
 
 class RanksLost(Exception):
     """Another rank is gone or silent, and the engine cannot go on; the text is a sentence."""
@@ -36,10 +33,11 @@ class Worker(Protocol):
 
 
 class Crew:
-    """Ranks 1 to size - 1, in their order."""
+    """Ranks 1 to size - 1, in their order. `verdict_s`: how long to look for the one that is to blame."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    def __init__(self, workers: Sequence[Worker], verdict_s: float) -> None:
         self._workers = workers
+        self._verdict_s = verdict_s
 
     @property
     def size(self) -> int:
@@ -107,7 +105,7 @@ class Crew:
 
     def _find_dead(self) -> dict[int, str]:
         """How ranks ended, those before all that did not end by themselves: the others lost their peers."""
-        ends_at = time.monotonic() + VERDICT_S
+        ends_at = time.monotonic() + self._verdict_s
         codes = {
             i: worker.wait(max(0.0, ends_at - time.monotonic())) for i, worker in enumerate(self._workers, 1)
         }

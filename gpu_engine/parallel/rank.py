@@ -34,10 +34,10 @@ class Rank:
         self._decoder = decoder
 
     @classmethod
-    def join(cls, connection: Pipe) -> Self:
-        """Does what the first message says: meets the other ranks, and loads the share. Raises EOFError,
-        PeersLost, and ModelError."""
-        order = decode_order(connection.recv_bytes())
+    def join(cls, connection: Pipe, first: bytes) -> Self:
+        """Does what the first message says: meets the other ranks, and loads the share. Raises PeersLost,
+        ModelError, and ConnectionError."""
+        order = decode_order(first)
         assert isinstance(order, Join)
         config = EngineConfig.model_validate_json(order.config_json)
         connection.send_bytes(encode(Joined()))

@@ -24,14 +24,21 @@ from headrace.gpu_engine.parallel.processes import start_workers
 from headrace.gpu_engine.runner import ModelRunner, make_runner
 from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
 
-START_S: Final = 120.0
-"""How long processes may take to start and meet."""
 
-LOAD_S: Final = 1800.0
-"""How long they may take to load their shares, from when rank 0 has loaded its own."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Seconds. `start_s`: that processes may take to start, and then to meet; `load_s`: that others may take
+    to load their shares when rank 0 has loaded its own; `step_s`: that one rank may wait for another in the
+    middle of a step, where they do equal work at the same time; `verdict_s`: that is spent on finding the
+    rank to blame."""
 
-PATIENCE_S: Final = 60.0
-"""How long one rank may wait for another in the middle of a step. They do equal work at the same time."""
+    start_s: float = 120.0
+    load_s: float = 1800.0
+    step_s: float = 60.0
+    verdict_s: float = 2.0
+
+
+PATIENCE: Final = Patience()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +121,20 @@ def load_parallel_runner(config: EngineConfig) -> ParallelRunner:
 
 
 def lead(
-    config: EngineConfig, model: OpenModel, workers: Sequence[Worker], patience_s: float = PATIENCE_S
+    config: EngineConfig, model: OpenModel, workers: Sequence[Worker], patience: Patience = PATIENCE
 ) -> ParallelRunner:
     """A runner over this process, as rank 0, and `workers`, which wait for their first order. Raises
     RanksLost, and ModelError. When it fails the workers are ended."""
-    crew = Crew(workers)
+    crew = Crew(workers, patience.verdict_s)
     try:
         with TemporaryDirectory(prefix="headrace-") as folder:
-            group = _meet(config, crew, os.path.join(folder, "ranks"), patience_s)
+            group = _meet(config, crew, os.path.join(folder, "ranks"), patience)
             share = load_share(config, model, group)
             assert isinstance(share.decoder, SharedDecoder)
             whole = replace(share, decoder=LeadingDecoder(share.decoder, crew))
             runner = make_runner(config, whole, choose_memory(config))
             own = Loaded(runner.fingerprint, runner.num_blocks, runner.num_host_slots)
-            others = crew.hear(LOAD_S)
+            others = crew.hear(patience.load_s)
     except BaseException:
         crew.kill()
         raise
@@ -135,7 +142,7 @@ def lead(
     return ParallelRunner(runner, crew)
 
 
-def _meet(config: EngineConfig, crew: Crew, meeting_place: str, patience_s: float) -> TorchGroup:
+def _meet(config: EngineConfig, crew: Crew, meeting_place: str, patience: Patience) -> TorchGroup:
     """Raises RanksLost."""
     crew.tell_each(
         [
@@ -144,14 +151,21 @@ def _meet(config: EngineConfig, crew: Crew, meeting_place: str, patience_s: floa
                 rank=rank,
                 size=crew.size,
                 meeting_place=meeting_place,
-                patience_s=patience_s,
-                connect_s=START_S,
+                patience_s=patience.step_s,
+                connect_s=patience.start_s,
             )
             for rank in range(1, crew.size)
         ]
     )
-    crew.hear(START_S)  # that they have started: who died before would be waited for in vain
+    crew.hear(patience.start_s)  # that they have started: who died before would be waited for in vain
     try:
-        return connect(config.device, meeting_place, 0, crew.size, patience_s=patience_s, connect_s=START_S)
+        return connect(
+            config.device,
+            meeting_place,
+            0,
+            crew.size,
+            patience_s=patience.step_s,
+            connect_s=patience.start_s,
+        )
     except PeersLost as error:
         raise crew.lost() from error

@@ -32,6 +32,10 @@ def main(fd: int, parent_pid: int) -> None:
 
 def serve(connection: Pipe) -> int:
     """Serves rank 0 until it closes the connection. Returns the exit code; a failure was told then."""
+    try:
+        first = connection.recv_bytes()
+    except (EOFError, ConnectionError):
+        return 0
     # Here, since it takes seconds; see above.
     from headrace.gpu_engine.models.errors import ModelError
     from headrace.gpu_engine.parallel.group import PeersLost
@@ -39,7 +43,7 @@ def serve(connection: Pipe) -> int:
     from headrace.gpu_engine.parallel.rank import Rank
 
     try:
-        rank = Rank.join(connection)
+        rank = Rank.join(connection, first)
         while rank.obey():
             pass
     except (EOFError, PeersLost, ConnectionError):

@@ -10,7 +10,7 @@ from multiprocessing import Pipe
 
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.parallel.load import open_model
-from headrace.gpu_engine.parallel.runner import ParallelRunner, lead
+from headrace.gpu_engine.parallel.runner import PATIENCE, ParallelRunner, Patience, lead
 from headrace.gpu_engine.parallel.worker import Pipe as Connection
 from headrace.gpu_engine.parallel.worker import serve
 
@@ -42,7 +42,7 @@ class ThreadWorker:
         self.connection.close()
 
 
-def lead_threads(config: EngineConfig, patience_s: float = 20.0) -> ParallelRunner:
+def lead_threads(config: EngineConfig, patience: Patience = PATIENCE) -> ParallelRunner:
     """A runner of which all ranks but the first are threads."""
     workers = [ThreadWorker() for _ in range(config.tensor_parallel_size - 1)]
-    return lead(config, open_model(config), workers, patience_s)
+    return lead(config, open_model(config), workers, patience)
