@@ -34,7 +34,7 @@ def _response_format(name: str, value: object) -> Grammar | None:
         case "text":
             return None
         case "json_object":
-            return Grammar("json_schema", ANY_OBJECT)
+            return Grammar("json_schema", ANY_OBJECT, param=name)
         case "json_schema":
             inner = _object(f"{name}.json_schema", fields.get("json_schema"))
             return _json(f"{name}.json_schema.schema", inner.get("schema") or {"type": "object"})
@@ -57,29 +57,30 @@ def _structured_outputs(name: str, value: object) -> Grammar | None:
 def _json(name: str, value: object) -> Grammar:
     """A schema as an object, or as the text of one."""
     if isinstance(value, dict):
-        return Grammar("json_schema", json.dumps(value, separators=(",", ":"), ensure_ascii=False))
-    return Grammar("json_schema", _text(name, value))
+        source = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return Grammar("json_schema", source, param=name)
+    return Grammar("json_schema", _text(name, value), param=name)
 
 
 def _any_object(name: str, value: object) -> Grammar:
     if value is not True:
         raise invalid(name, f"must be a boolean, not {type_name(value)}")
-    return Grammar("json_schema", ANY_OBJECT)
+    return Grammar("json_schema", ANY_OBJECT, param=name)
 
 
 def _regex(name: str, value: object) -> Grammar:
-    return Grammar("regex", _text(name, value))
+    return Grammar("regex", _text(name, value), param=name)
 
 
 def _lark(name: str, value: object) -> Grammar:
-    return Grammar("lark", _text(name, value))
+    return Grammar("lark", _text(name, value), param=name)
 
 
 def _choice(name: str, value: object) -> Grammar:
     choices = value if isinstance(value, list) else []
     if not choices or not all(isinstance(one, str) and one for one in choices):
         raise invalid(name, "must be a list of strings, none of them empty")
-    return Grammar("choice", choices=tuple(choices))
+    return Grammar("choice", choices=tuple(choices), param=name)
 
 
 def _text(name: str, value: object) -> str:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from headrace.broker.lines.refused import Refused, invalid, missing, shown, type_name
 
-ROLES = ("system", "developer", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 _MAX_TOKEN_ID = 2**32 - 1
-_TOOL_ROLES = ("tool", "function")
-_TOOL_FIELDS = ("tool_calls", "function_call", "audio", "refusal")
+_REFUSED_FIELDS = ("function_call", "audio", "refusal")
 
 
 def read_messages(value: object) -> tuple[dict[str, object], ...]:
     """Chat messages, reduced to `role` and `content`: a string, or a list of `{"type", "text"}` parts.
 
-    `name` and fields that nobody knows are dropped (chat templates pay them no heed); tool calls, audio
-    and images are refused by name.
+    One of an assistant may have `tool_calls`, `{"id", "type", "function": {"name", "arguments"}}` each, and
+    no content then; one of the role `tool` names the call that it answers by `tool_call_id`, and may have the
+    function's `name`. Fields that nobody knows are dropped, and so is the `name` of others (chat templates
+    pay them no heed); audio and images are refused by name.
     """
     if value is None:
         raise missing("messages")
@@ -44,14 +49,79 @@ def _message(where: str, message: object) -> dict[str, object]:
     if not isinstance(message, dict):
         raise invalid(where, f"must be an object, not {type_name(message)}")
     role = message.get("role")
-    if role in _TOOL_ROLES:
-        raise _unsupported(f"{where}.role", f"{role!r} is not supported yet")
+    if role == "function":
+        raise _unsupported(f"{where}.role", "'function' is not supported; use 'tool'")
     if role not in ROLES:
         raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
-    for field in _TOOL_FIELDS:
+    for field in _REFUSED_FIELDS:
         if message.get(field) not in (None, []):
             raise _unsupported(f"{where}.{field}", "is not supported yet")
-    return {"role": role, "content": _content(f"{where}.content", message.get("content"))}
+    calls = _calls(f"{where}.tool_calls", role, message.get("tool_calls"))
+    content = message.get("content")
+    if content is None and calls:
+        content = ""
+    read: dict[str, object] = {"role": role, "content": _content(f"{where}.content", content)}
+    if calls:
+        read["tool_calls"] = calls
+    return read | _answered(where, message) if role == "tool" else read
+
+
+def _answered(where: str, message: Mapping[str, object]) -> dict[str, object]:
+    """Which call the result of a tool belongs to."""
+    call_id, name = message.get("tool_call_id"), message.get("name")
+    if call_id is None:
+        raise missing(f"{where}.tool_call_id")
+    fields: dict[str, object] = {"tool_call_id": _string(f"{where}.tool_call_id", call_id)}
+    return fields if name is None else fields | {"name": _string(f"{where}.name", name)}
+
+
+def _calls(where: str, role: object, value: object) -> list[dict[str, object]]:
+    if value is None or value == []:
+        return []
+    if role != "assistant":
+        raise invalid(where, "are an assistant's only")
+    if not isinstance(value, list):
+        raise invalid(where, f"must be a list, not {type_name(value)}")
+    return [_call(f"{where}[{i}]", call) for i, call in enumerate(value)]
+
+
+def _call(where: str, value: object) -> dict[str, object]:
+    call = _object(where, value)
+    if call.get("type", "function") != "function":
+        raise _unsupported(f"{where}.type", 'must be "function"')
+    function = _object(f"{where}.function", call.get("function"))
+    name = _string(f"{where}.function.name", function.get("name"))
+    arguments = _string(f"{where}.function.arguments", function.get("arguments"))
+    if not _is_object(arguments):
+        raise invalid(f"{where}.function.arguments", "must be the JSON of an object")
+    return {
+        "id": _string(f"{where}.id", call.get("id")),
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+
+
+def _object(where: str, value: object) -> Mapping[str, object]:
+    if value is None:
+        raise missing(where)
+    if not isinstance(value, dict):
+        raise invalid(where, f"must be an object, not {type_name(value)}")
+    return value
+
+
+def _string(where: str, value: object) -> str:
+    if value is None:
+        raise missing(where)
+    if not isinstance(value, str):
+        raise invalid(where, f"must be a string, not {type_name(value)}")
+    return value
 
 
 def _content(where: str, content: object) -> str | list[dict[str, str]]:
