@@ -99,6 +99,11 @@ def share_of_threads(config: EngineConfig) -> int:
 
 def _refuse_settings(config: EngineConfig) -> None:
     size = config.tensor_parallel_size
+    if config.lora_modules:
+        raise ModelError(
+            f"LoRA adapters cannot be shared by {size} ranks; merge one into the model's weights, or leave "
+            "tensor_parallel_size at 1."
+        )
     if config.backend == "native":
         raise ModelError(
             f"backend native computes a whole step in one process, so {size} ranks cannot share it; "

@@ -38,6 +38,7 @@ UNUSUAL = EngineConfig(
     load_format="dummy",
     dtype="bfloat16",
     backend="torch",
+    tensor_parallel_size=2,
     weight_format="int8",
     kv_cache_dtype="bfloat16",
     attention="reference",
