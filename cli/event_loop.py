@@ -7,9 +7,12 @@ import importlib.util
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from headrace.gpu_engine.garbage import collect_rarely
+
 
 def run_service(work: Coroutine[Any, Any, int]) -> int:
     """Runs a service to its end; returns its exit status."""
+    collect_rarely()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(work)
 

@@ -30,6 +30,7 @@ from headrace.gpu_engine.api import (
 from headrace.gpu_engine.build import EngineUnusable, build_engine
 from headrace.gpu_engine.codec import decode_command, encode_message
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.garbage import collect_rarely
 from headrace.gpu_engine.inbox import Inbox
 from headrace.gpu_engine.lifeline import die_with
 
@@ -52,6 +53,7 @@ def run_engine(
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
+    collect_rarely()
     config = EngineConfig.model_validate_json(config_json)
     try:
         engine = build(config)
