@@ -59,16 +59,21 @@ class LLM:
         return self._manager
 
     def generate_batch(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        adapter: str | Sequence[str | None] | None = None,
     ) -> list[Completion]:
         """Answers to all prompts, in their order.
 
         A prompt is a text, a list of token ids, or a list of chat messages; kinds may be mixed. `params`
         holds for all, or is one for each; the default samples at temperature 1 until the model ends its
         answer. A prompt that fails is a Completion with `error`, never an exception. Where `params` ask for
-        `n` answers, the first one's Completion holds the `others`.
+        `n` answers, the first one's Completion holds the `others`. `adapter`: a name of `lora_modules` for
+        all prompts, or one for each; None is the bare model.
         """
-        return self._manager.generate_batch(prompts, params)
+        return self._manager.generate_batch(prompts, params, adapter=adapter)
 
     def embed(self, prompts: Sequence[Prompt], dimensions: int | None = None) -> list[Completion]:
         """The vectors of all prompts, in their order: each Completion has an `embedding`, or an `error`.

@@ -58,9 +58,12 @@ class RequestManager:
         self._thread = threading.Thread(target=self._drive, name="headrace-engine", daemon=True)
         self._thread.start()
 
-    def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> str:
-        """Queues a request and returns its id. Raises TooManyRequests."""
-        return self._submit(prompt, params or SamplingParams(), self._max_requests)
+    def add_request(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, adapter: str | None = None
+    ) -> str:
+        """Queues a request, for one of the engine's LoRA adapters where it names one, and returns its id.
+        Raises TooManyRequests."""
+        return self._submit(prompt, params or SamplingParams(), self._max_requests, adapter=adapter)
 
     def get_result(self, request_id: str, timeout: float | None = None) -> Completion:
         """Waits for the end of a request, at most `timeout` seconds, and hands its result over: the manager
@@ -86,11 +89,19 @@ class RequestManager:
             self._cancel(request_id)
 
     def generate_batch(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        adapter: str | Sequence[str | None] | None = None,
     ) -> list[Completion]:
-        """Answers to all prompts, in their order. `params`: for all, or one for each (ValueError if not)."""
-        each = params if isinstance(params, Sequence) else [params or SamplingParams()] * len(prompts)
-        return self._complete(self._submit(prompt, own) for prompt, own in zip(prompts, each, strict=True))
+        """Answers to all prompts, in their order. `params` and `adapter`: for all, or one for each (else
+        ValueError)."""
+        count = len(prompts)
+        each = params if isinstance(params, Sequence) else [params or SamplingParams()] * count
+        adapters = [adapter] * count if adapter is None or isinstance(adapter, str) else adapter
+        asked = zip(prompts, each, adapters, strict=True)
+        return self._complete(self._submit(prompt, own, adapter=name) for prompt, own, name in asked)
 
     def embed(self, prompts: Sequence[Prompt], dimensions: int | None = None) -> list[Completion]:
         """The `embedding` of each prompt, in their order; `dimensions`: only so many of its numbers."""
@@ -133,6 +144,7 @@ class RequestManager:
         params: SamplingParams,
         limit: int | None = None,
         embed: EmbedParams | None = None,
+        adapter: str | None = None,
     ) -> str:
         prompt_ids, error = _encode(self._tokenizer, prompt)
         error = error or _check_types(params) or _check_types(embed or EmbedParams())
@@ -146,7 +158,10 @@ class RequestManager:
             if error is not None:
                 entry.fail(error)
             else:
-                request = EngineRequest(id=entry.id, prompt_ids=prompt_ids, params=params, embed=embed)
+                name = None if adapter is None else str(adapter)
+                request = EngineRequest(
+                    id=entry.id, prompt_ids=prompt_ids, params=params, embed=embed, adapter=name
+                )
                 self._inbox.append(request)
                 self._work.notify()
         return entry.id

@@ -28,6 +28,7 @@ from headrace.gpu_engine.api import (
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.embedding.check import check_embed
 from headrace.gpu_engine.embedding.sim import SIZE, expected_embedding
+from headrace.gpu_engine.lora.known import check_adapter
 from headrace.gpu_engine.scheduling.limits import Limits
 from headrace.gpu_engine.scheduling.turn import Turn, turn_of
 from headrace.gpu_engine.scheduling.waiting import WaitingQueue
@@ -48,12 +49,15 @@ _HANG_S: Final = 3600.0
 _LOOKAHEAD: Final = 8
 
 
-def expected_answer(prompt_ids: Sequence[int], params: SamplingParams, n: int) -> list[int]:
+def expected_answer(
+    prompt_ids: Sequence[int], params: SamplingParams, n: int, adapter: str | None = None
+) -> list[int]:
     """The first `n` tokens of the answer to a prompt: ids of SimTokenizer, each an ASCII letter or space.
 
-    They depend on `prompt_ids` and, where `temperature` is above 0, on `seed` (None: 0); on nothing else.
+    They depend on `prompt_ids`, on the name of the LoRA adapter and, where `temperature` is above 0, on
+    `seed` (None: 0); on nothing else.
     """
-    answer = _Answer(prompt_ids, params)
+    answer = _Answer(prompt_ids, params, adapter)
     return [answer.token(position) for position in range(n)]
 
 
@@ -62,9 +66,10 @@ class _Answer:
 
     __slots__ = ("_key", "_number", "_word")
 
-    def __init__(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+    def __init__(self, prompt_ids: Sequence[int], params: SamplingParams, adapter: str | None) -> None:
         seed = (params.seed or 0) if params.temperature > 0 else 0
-        self._key = blake2b(array("q", prompt_ids).tobytes(), salt=(seed % (1 << 64)).to_bytes(8)).digest()
+        asked = array("q", prompt_ids).tobytes() + (adapter or "").encode()
+        self._key = blake2b(asked, salt=(seed % (1 << 64)).to_bytes(8)).digest()
         self._number = -1
         self._word = b""
 
@@ -115,7 +120,7 @@ class SimEngine:
     preempted waits `first_token_ms` again, in place of a prefill, before it goes on. A step takes `step_ms`
     and gives each running request one token. A request without `max_tokens` ends after `sim.tokens` tokens
     with `stop`, with `ignore_eos` at `max_total_tokens`. Limits default to 8192 tokens of input and 16384 in
-    all; there is no KV memory.
+    all; there is no KV memory. LoRA adapters are names alone: nothing is read.
 
     `clock` (seconds) and `sleep` are the only sources of time, `crash` ends the process: tests replace them.
     """
@@ -131,10 +136,12 @@ class SimEngine:
         self._sim = config.sim
         self._clock, self._sleep, self._crash = clock, sleep, crash
         self._tokenizer = SimTokenizer()
+        fingerprint = f"sim-words-1/{self._tokenizer.fingerprint}"
         self._limits = _limits(config, self._tokenizer.vocab_size)
         self._info = EngineInfo(
             model=config.model or "sim",
-            fingerprint=f"sim-words-1/{self._tokenizer.fingerprint}",
+            fingerprint=fingerprint,
+            adapters={name: f"{fingerprint}/{name}" for name in config.lora_modules},
             max_batch_size=config.max_batch_size,
             max_input_length=self._limits.max_input_length,
             max_total_tokens=self._limits.max_total_tokens,
@@ -175,6 +182,7 @@ class SimEngine:
             message = f"Request {request.id} is in the engine already; wait for its last output."
             return EngineError(code="invalid_request", message=message, param="id")
         error = self._limits.check(request) or check_embed(request, SIZE) or _refuse(request.params)
+        error = error or check_adapter(request.adapter, self._info.adapters)
         if error is not None:
             return error
         arrival = next(self._arrivals)
@@ -214,7 +222,7 @@ class SimEngine:
         return _Request(
             request=request,
             turn=turn,
-            answer=_Answer(prompt, params),
+            answer=_Answer(prompt, params, request.adapter),
             text=text,
             length=self._sim.tokens if ends_itself else room,
             reason="stop" if ends_itself else "length",

@@ -120,7 +120,7 @@ def _read_part(
     name: str, module: str, tensors: Mapping[str, torch.Tensor], place: Place, config: AdapterConfig
 ) -> LowRank:
     a, b = (tensors[f"base_model.model.{module}.lora_{side}.weight"] for side in "AB")
-    rank = _rank_of(name, module, config)
+    rank = config.rank_of(module)
     for tensor, shape in ((a, (rank, place.inputs)), (b, (place.outputs, rank))):
         if tuple(tensor.shape) != shape or tensor.dtype not in PLAIN:
             raise ModelError(
@@ -129,10 +129,3 @@ def _read_part(
                 f"{list(shape)}; check that the adapter was made for this model."
             )
     return LowRank(place.start, a.float().contiguous(), b.float().contiguous(), config.scale_of(module))
-
-
-def _rank_of(name: str, module: str, config: AdapterConfig) -> int:
-    try:
-        return config.rank_of(module)
-    except re.error as error:
-        raise ModelError(f"LoRA adapter {name}: a pattern in {CONFIG} is none ({error}).") from error

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from headrace.gpu_engine.models.errors import ModelError
 
@@ -48,6 +48,16 @@ class AdapterConfig(BaseModel):
     alpha_pattern: dict[str, float] = {}
     bias: str = "none"
     init_lora_weights: Any = True
+
+    @field_validator("rank_pattern", "alpha_pattern")
+    @classmethod
+    def _check_patterns(cls, patterns: dict[str, Any]) -> dict[str, Any]:
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no pattern, {error}") from error
+        return patterns
 
     def rank_of(self, module: str) -> int:
         """Rank in `module`, a full name such as model.layers.0.self_attn.q_proj."""

@@ -440,3 +440,24 @@ def test_a_vector_may_be_cut_short_but_not_lengthened(llm: LLM) -> None:
     unheard: Any = "3"
     [wrong] = llm.embed(["good"], dimensions=unheard)
     assert is_invalid(wrong, "`$.dimensions`")
+
+
+# ---------------------------------------------------------------------------------------------- adapters
+
+
+def test_each_prompt_may_have_its_adapter() -> None:
+    with LLM(engine="sim", sim=INSTANT, lora_modules={"sql": "x", "poems": "y"}) as llm:
+        assert set(llm.info.adapters) == {"sql", "poems"}
+        names = ["sql", None, "poems"]
+        answers = llm.generate_batch([[1, 2]] * 3, greedy(10), adapter=names)
+        assert [a.token_ids for a in answers] == [expected_answer([1, 2], GREEDY, 10, name) for name in names]
+        (all_same,) = llm.generate_batch([[1, 2]], greedy(10), adapter="poems")
+        assert all_same.token_ids == answers[2].token_ids
+        one = llm.manager.get_result(llm.manager.add_request([1, 2], greedy(10), adapter="sql"))
+        assert one.token_ids == answers[0].token_ids
+
+
+def test_an_unknown_adapter_is_an_error_in_its_own_answer(llm: LLM) -> None:
+    good, bad = llm.generate_batch([[1], [2]], greedy(3), adapter=[None, "sql"])
+    assert good.error is None
+    assert is_invalid(bad, "There is no LoRA adapter 'sql': this engine has none.")

@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig
 
+from headrace.gpu_engine.api import EngineRequest
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.runner import ModelRunner, load_runner
 from tests.support.lora import Asked, answer_all, load_merged, save_adapter
 from tests.support.native import compiled
 from tests.support.reference_answers import Comparison, answer_greedily
 from tests.support.step_engine import make_engine
-from tests.support.tiny_models import TinyModel
+from tests.support.tiny_models import COMMON, TinyModel, save_config
 
 torch.set_num_threads(1)
 
@@ -94,3 +97,51 @@ def test_a_preempted_request_goes_on_with_its_adapter(zoo: Zoo, backend: str) ->
     answers, _ = answer_all(engine, asked, TOKENS)
     assert engine.preemptions > 0
     zoo.check(asked, answers)
+
+
+def test_the_prefix_cache_is_shared_within_an_adapter_and_not_beyond(zoo: Zoo) -> None:
+    prompt = list(range(2, 2 + 3 * BLOCK + 1))
+    engine = make_engine(zoo.runner(), EngineConfig(max_batch_size=4, max_batch_tokens=60), 100)
+    names: list[str | None] = [None, "plain", "narrow"]
+    answers = []
+    for hit in (0, 3 * BLOCK):
+        for name in names:
+            [answer], [cached] = answer_all(engine, [(prompt, name)], TOKENS)
+            assert cached == hit, name
+            answers.append(answer)
+    zoo.check([(prompt, name) for name in [*names, *names]], answers)
+
+
+def test_an_adapter_that_is_not_there_is_refused_with_those_that_are(zoo: Zoo) -> None:
+    engine = make_engine(zoo.runner(), EngineConfig(), 100)
+    error = engine.add(EngineRequest(id="a", prompt_ids=[3], adapter="poems"))
+    assert error is not None
+    assert (error.code, error.param) == ("invalid_request", "adapter")
+    assert error.message == "There is no LoRA adapter 'poems': there are narrow, patterns, plain."
+
+
+@pytest.mark.parametrize("model", ["phi3", "gemma3", "qwen3-moe-mixed"])
+def test_other_families_have_adapters_too(tiny_model: TinyModel, tmp_path: Path, model: str) -> None:
+    """Phi-3 with its fused projections, Gemma with norms behind them, experts with adapters beside them."""
+    zoo = Zoo(tiny_model(model), tmp_path, {"plain": {"seed": 4}})
+    asked = mixed(4, ["plain", None], seed=2)
+    engine = make_engine(zoo.runner(), EngineConfig(max_batch_size=4, max_batch_tokens=60), 100)
+    answers, _ = answer_all(engine, asked, TOKENS)
+    zoo.check(asked, answers)
+
+
+def test_bfloat16_weights_take_adapters(zoo: Zoo) -> None:
+    """Answers are nobody's reference there: only that the adapter has its say."""
+    for backend in ("torch", "auto"):
+        runner = zoo.runner(backend=backend, dtype="bfloat16")
+        engine = make_engine(runner, EngineConfig(max_batch_size=2), 100)
+        prompt = list(range(20))
+        (bare, adapted), _ = answer_all(engine, [(prompt, None), (prompt, "plain")], TOKENS)
+        assert bare != adapted
+
+
+def test_a_model_that_transformers_computes_has_none(tmp_path: Path) -> None:
+    folder = save_config(AutoConfig.for_model("stablelm", **COMMON, pad_token_id=0), tmp_path)
+    config = EngineConfig(model=str(folder), lora_modules={"sql": "somewhere"})
+    with pytest.raises(ModelError, match=r"LoRA adapters cannot be added to .* which transformers computes"):
+        load_runner(config)
