@@ -37,13 +37,9 @@ def load_backend(config: EngineConfig) -> tuple[LoadedModel, BackendFactory]:
     model = load_model(config.model, load_dtype(config), config.load_format, config.max_total_tokens)
     if config.lora_modules:
         model = _with_adapters(config, model)
-    if _is_native(config, model.decoder):
+    if is_native(config, model.decoder):
         return _go_native(config, model)
-    if config.weight_format not in ("auto", "float32"):
-        raise ModelError(
-            f"weight_format {config.weight_format} needs the native kernels, which "
-            f"{_why_not(config, model)}; leave weight_format at auto."
-        )
+    refuse_formats(config, model.name)
     if config.lora_modules:
         assert isinstance(model.decoder, Decoder), "_with_adapters has seen to it"
         attach(model.decoder, model.adapters)
@@ -66,7 +62,8 @@ def _with_adapters(config: EngineConfig, model: LoadedModel) -> LoadedModel:
     return replace(model, adapters=adapters, num_bytes=model.num_bytes + adapters.num_bytes)
 
 
-def _is_native(config: EngineConfig, decoder: CausalDecoder) -> bool:
+def is_native(config: EngineConfig, decoder: CausalDecoder) -> bool:
+    """Whether the native kernels are to serve. Raises ModelError where they should and cannot."""
     if config.backend == "torch" or config.attention != "auto":
         return False
     spec = replace(decoder.kv_spec(config.block_size), dtype=_cache_dtype(config))
@@ -80,10 +77,26 @@ def _is_native(config: EngineConfig, decoder: CausalDecoder) -> bool:
     return False
 
 
-def _why_not(config: EngineConfig, model: LoadedModel) -> str:
-    if config.backend == "torch" or config.attention != "auto":
-        return "the other settings rule out"
-    return f"cannot serve {model.name} here"
+def refuse_formats(config: EngineConfig, name: str) -> None:
+    """Raises ModelError where `config` asks torch's operators for a format that the native kernels have."""
+    if config.weight_format not in ("auto", "float32"):
+        ruled_out = config.backend == "torch" or config.attention != "auto"
+        why = "the other settings rule out" if ruled_out else f"cannot serve {name} here"
+        raise ModelError(
+            f"weight_format {config.weight_format} needs the native kernels, which {why}; leave "
+            "weight_format at auto."
+        )
+
+
+def native_formats(config: EngineConfig) -> tuple[Format, torch.dtype]:
+    """How the native kernels keep weights, and keys and values."""
+    return _FORMATS[_weight_format(config)], _cache_dtype(config)
+
+
+def format_suffix(form: Format, cache_dtype: torch.dtype) -> str:
+    """What sets a fingerprint apart from that of exact arithmetic; nothing where it is exact."""
+    exact = form is Format.FLOAT32 and cache_dtype == torch.float32
+    return "" if exact else f"/{form.name.lower()}-{str(cache_dtype).removeprefix('torch.')}"
 
 
 def _go_native(config: EngineConfig, model: LoadedModel) -> tuple[LoadedModel, BackendFactory]:
@@ -92,15 +105,12 @@ def _go_native(config: EngineConfig, model: LoadedModel) -> tuple[LoadedModel, B
     pool = Pool(config.threads or len(os.sched_getaffinity(0)), kernels=kernels, pin=config.pin_threads)
     if config.threads is not None:
         torch.set_num_threads(1)  # torch's would spin beside the pool's, and has little left to do
-    form = _FORMATS[_weight_format(config)]
+    form, cache_dtype = native_formats(config)
     assert isinstance(model.decoder, Decoder)
     adapters = model.adapters if config.lora_modules else None
-    decoder = NativeDecoder(model.decoder, pool, form, _cache_dtype(config), adapters)
-    exact = form is Format.FLOAT32 and decoder.cache_dtype == torch.float32
-    suffix = "" if exact else f"/{form.name.lower()}-{str(decoder.cache_dtype).removeprefix('torch.')}"
-    native = replace(
-        model, decoder=decoder, num_bytes=decoder.num_bytes, fingerprint=model.fingerprint + suffix
-    )
+    decoder = NativeDecoder(model.decoder, pool, form, cache_dtype, adapters)
+    fingerprint = model.fingerprint + format_suffix(form, cache_dtype)
+    native = replace(model, decoder=decoder, num_bytes=decoder.num_bytes, fingerprint=fingerprint)
     return native, NativeMemory(pool)
 
 
