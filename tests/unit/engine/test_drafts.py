@@ -19,10 +19,21 @@ from headrace.gpu_engine.speculation.acceptance import accept
 from headrace.gpu_engine.speculation.drafter import Drafter
 from headrace.gpu_engine.speculation.pace import Steady
 from headrace.gpu_engine.trace import read_trace
-from tests.unit.engine.fakes import EOS, Bench, HashRunner, Model, RepeatingRunner, expected_tokens, request
+from tests.unit.engine.fakes import (
+    EOS,
+    VOCAB,
+    Bench,
+    HashRunner,
+    Model,
+    RepeatingRunner,
+    expected_tokens,
+    request,
+)
 from tests.unit.engine.test_scheduler import Desk, sizes
 from tests.unit.sampling.logit_runner import LogitRunner, Logits, logits_after
 
+GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+SEEDED = SamplingParams(temperature=1.5, top_p=0.95, seed=5, max_tokens=30, ignore_eos=True)
 ALWAYS: dict[str, Any] = {"speculative_method": "ngram", "adaptive_speculation": False}
 
 
@@ -234,9 +245,24 @@ def test_a_stop_string_within_an_accepted_run_ends_the_answer_at_its_token(stop:
     assert len(drafting.runner.plans) <= len(without.runner.plans)
 
 
+class CycleLogits(LogitRunner):
+    """`Cycle`, sampled as a real runner does."""
+
+    logits_after: Logits = staticmethod(
+        lambda context: [20.0 * (token == Cycle.model(context, 0)) for token in range(VOCAB)]
+    )
+
+
+def test_no_log_probability_is_told_of_what_comes_behind_a_stop_string() -> None:
+    params = msgspec.structs.replace(GREEDY, stop=("gh",), logprobs=1)
+    one = EngineRequest(id="r", prompt_ids=[*range(11), EOS, 0, 1], params=params)
+    _, drafting = run_twice(CycleLogits, one)
+    assert [score.token for score in drafting.answers["r"].logprobs] == [*range(2, 8)]
+
+
 def test_an_end_token_within_an_accepted_run_ends_the_answer() -> None:
-    _, drafting = run_twice(Cycle, request("r", [*range(11), EOS, 0, 1], 40, ignore_eos=False))
-    assert drafting.answers["r"].token_ids == [*range(2, 11), EOS]
+    _, drafting = run_twice(Cycle, request("r", [*range(11), EOS, *range(5)], 40, ignore_eos=False))
+    assert drafting.answers["r"].token_ids == [*range(5, 11), EOS]
     assert len(drafting.runner.plans) < 4
 
 
@@ -280,10 +306,6 @@ class RepeatingLogits(LogitRunner):
     """Samples as a real runner does; its likeliest token is mostly one that it said before."""
 
     logits_after: Logits = staticmethod(repeating_logits)
-
-
-GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
-SEEDED = SamplingParams(temperature=1.5, top_p=0.95, seed=5, max_tokens=30, ignore_eos=True)
 
 
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
