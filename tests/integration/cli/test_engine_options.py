@@ -61,6 +61,11 @@ UNUSUAL = EngineConfig(
     priority_ageing_ms=750.0,
     lora_modules={"sql": "adapters/sql", "poems": "adapters/a=b"},
     max_lora_rank=8,
+    speculative_method="ngram",
+    num_speculative_tokens=5,
+    prompt_lookup_max=6,
+    prompt_lookup_min=3,
+    adaptive_speculation=False,
     trace_path="steps.jsonl",
     threads=2,
     pin_threads=True,
@@ -87,6 +92,13 @@ def test_a_value_out_of_range_is_a_mistake_that_names_its_option() -> None:
         parse("--block-size", "0")
     with pytest.raises(Mistake, match="--sim-step-ms"):
         parse("--sim-step-ms", "-1")
+
+
+def test_a_shortest_match_longer_than_the_longest_is_a_mistake() -> None:
+    with pytest.raises(Mistake, match="--prompt-lookup-min: .*at most prompt_lookup_max, which is 3"):
+        parse("--prompt-lookup-min", "4", "--prompt-lookup-max", "3")
+    with pytest.raises(Mistake, match="--prompt-lookup-min: .*at most prompt_lookup_max, which is 4"):
+        parse("--prompt-lookup-min", "5")
 
 
 def test_the_short_name_of_the_demo_model_stands_for_its_file() -> None:
