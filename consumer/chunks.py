@@ -3,7 +3,8 @@
 A request asks for them by `stream` and `reply_to`. `lines.output.chunk_line` says what a chunk is and how a
 reader puts them together; here is decided which there are: one for each delta with text, and with the first
 `started` of an owner, or of an epoch, one that says all so far again, from the beginning. So a reader needs
-to know nothing of owners, engines and restarts, and no two chunks of one (`epoch`, `seq`) are ever made.
+to know nothing of owners, engines and restarts, and no two chunks of one answer and one (`epoch`, `seq`) are
+ever made.
 """
 
 from __future__ import annotations
@@ -23,23 +24,28 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
     if not (message.stream and message.reply_to) or flight.parsed is None or flight.outbox is None:
         return []
     outbox = flight.outbox
-    deltas = [event for event in events if isinstance(event, Delta)]
-    offset, content = outbox.characters, "".join(delta.text for delta in deltas)
-    if isinstance(events[0], Started) and not _goes_on(outbox):
-        offset, content = 0, flight.text[: offset + len(content)]
-    if not content:
-        return []
-    chunk = chunk_line(
-        flight.parsed,
-        request_id=flight.request_id,
-        model=model,
-        created=created,
-        epoch=outbox.epoch,
-        seq=deltas[-1].seq if deltas else outbox.next_seq - 1,
-        offset=offset,
-        content=content,
-    )
-    return [chunk]
+    deltas = {event.choice: event for event in events if isinstance(event, Delta)}
+    from_the_start = isinstance(events[0], Started) and not _goes_on(outbox)
+    last_seq = outbox.next_seq - 1 + len(deltas)
+    chunks = []
+    for choice in range(len(flight.answers)) if from_the_start else deltas:
+        offset, content = outbox.written(choice).characters, deltas[choice].text if choice in deltas else ""
+        if from_the_start:
+            offset, content = 0, flight.answers[choice].text[: offset + len(content)]
+        if content:
+            chunk = chunk_line(
+                flight.parsed,
+                request_id=flight.request_id,
+                model=model,
+                created=created,
+                epoch=outbox.epoch,
+                seq=deltas[choice].seq if choice in deltas else last_seq,
+                offset=offset,
+                content=content,
+                choice=choice,
+            )
+            chunks.append(chunk)
+    return chunks
 
 
 def _goes_on(outbox: Outbox) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from struct import pack
 
 import msgspec
 from msgspec import structs
@@ -32,6 +33,7 @@ from headrace.broker.fold import Deaths, Fold
 from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import Delivery
 from headrace.consumer import failures
+from headrace.consumer.answer import Answer, answers_in
 from headrace.consumer.doom import Doom
 from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.failures import Failure
@@ -40,6 +42,7 @@ from headrace.consumer.measures import Measures
 from headrace.consumer.outbox import Outbox
 from headrace.consumer.prepare import Prepared, prompt_param
 from headrace.gpu_engine.api import EngineRequest, Output
+from headrace.gpu_engine.sampling.check import MAX_ANSWERS
 
 
 class Phase(enum.Enum):
@@ -68,16 +71,14 @@ class InFlight:
         self.prepared: Prepared | None = None
         self.outbox: Outbox | None = None
         self.seed = 0
-        self.kept = 0  # tokens of earlier owners that stay part of the answer
-        self.token_ids: list[int] = []  # the answer so far: kept tokens and received ones
-        self.pieces: list[str] = []  # its text
-        self.logprobs: list[TokenLogprobs] = []  # one for each token, or none
+        self.kept = 0  # tokens of earlier owners that stay part of the answers
+        self.answers = [Answer()]  # by their number; of texts that are embedded one for each
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self.key: str | None = None  # its name in the engine, while it is there
         self.tokens_when_placed = 0
         self.deaths = Deaths()  # of engines and owners with it, in a row, without a token of it in between
         self.state = Fold()  # the log at the open
         self.doubtful = False  # somebody who had it before may have died of it
-        self._skip = 0  # characters at the front of the engine's text that the log holds already
         self._measures = Measures(now)
 
     @property
@@ -95,7 +96,13 @@ class InFlight:
 
     @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        """Of the first answer."""
+        return self.answers[0].text
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all answers."""
+        return sum(len(answer.token_ids) for answer in self.answers)
 
     @property
     def urgent(self) -> bool:
@@ -140,9 +147,8 @@ class InFlight:
         self.deaths = opened.state.deaths
         self.doubtful = self._is_doubtful(opened.epoch)
         self.outbox = Outbox(opened.epoch, opened.state)
-        self.token_ids = list(opened.state.token_ids)
-        self.pieces = list(opened.state.pieces)
-        self.logprobs = list(opened.state.logprobs)
+        self.answers = answers_in(opened.state, MAX_ANSWERS)
+        self.prompt_logprobs = list(opened.state.prompt_logprobs)
         first_pull_ms = opened.state.started.at_ms if opened.state.started else opened.now_ms
         self._measures.queued_ms = max(0, first_pull_ms - self.delivery.published_ms)
         if self.phase in (Phase.WAITING, Phase.OPENING):
@@ -193,18 +199,22 @@ class InFlight:
         self.prepared, self.seed, self.kept = prepared, started.seed, started.kept
         self._measures.began(now)
         self.outbox.begin(started, now)
-        if not started.kept:
-            self.token_ids, self.pieces, self.logprobs = [], [], []
-        self._square(prepared.replayed_text, now)
+        known = self.answers if started.kept else []
+        wanted = prepared.num_results
+        self.answers = [*known[:wanted], *(Answer() for _ in range(wanted - len(known)))]
+        self.prompt_logprobs = self.prompt_logprobs if started.kept else []
+        for choice in range(wanted):
+            self._square(choice, prepared.replayed[choice] if prepared.replayed else "", now)
 
-    def _square(self, replayed: str, now: float) -> None:
+    def _square(self, choice: int, replayed: str, now: float) -> None:
         """Squares the text in the log with what the engine takes as shown for the same tokens.
 
         They differ where the last owner wrote all of an answer, the held-back end of its text included, and
         died before it settled: the engine will give that end again.
         """
-        self._skip = max(0, len(self.text) - len(replayed))
-        self._extend([], replayed[len(self.text) :], now)
+        answer = self.answers[choice]
+        answer.skip = max(0, len(answer.text) - len(replayed))
+        self._extend(choice, [], replayed[len(answer.text) :], now)
 
     # --------------------------------------------------------------------------------- in the engine
 
@@ -212,14 +222,19 @@ class InFlight:
         """Goes into the engine under `key`; what the engine has to do from where the answer stands."""
         assert self.phase is Phase.QUEUED
         assert self.prepared is not None
-        self.phase, self.key, self.tokens_when_placed = Phase.RUNNING, key, len(self.token_ids)
+        self.phase, self.key, self.tokens_when_placed = Phase.RUNNING, key, self.num_tokens
+        params = self.prepared.params
+        scores = None if self.prompt_logprobs else params.prompt_logprobs  # once is enough
+        first, *others = [answer.token_ids.copy() for answer in self.answers]
         return EngineRequest(
             id=key,
             prompt_ids=self.prepared.prompt_ids,
-            params=msgspec.structs.replace(self.prepared.params, seed=self.seed),
-            output_ids=self.token_ids.copy(),
+            params=msgspec.structs.replace(params, seed=self.seed, prompt_logprobs=scores),
+            output_ids=first,
+            other_outputs=others if any(others) else [],
             priority=priority,
             deadline_ms=self.delivery.message.deadline_ms,
+            embed=self.prepared.embed,
         )
 
     def displaced(self, now: float) -> None:
@@ -234,12 +249,17 @@ class InFlight:
     @property
     def barren(self) -> bool:
         """Brought no token since it was put into the engine."""
-        return len(self.token_ids) == self.tokens_when_placed
+        return self.num_tokens == self.tokens_when_placed
+
+    @property
+    def has_open_answers(self) -> bool:
+        """The engine has not said its last word of all of them, but for one that has failed now."""
+        return sum(answer.reason is None for answer in self.answers) > 1
 
     @property
     def proved_innocent(self) -> bool:
         """A token that it brought since it was put into the engine stands in the log."""
-        return self.outbox is not None and len(self.outbox.logged) > self.tokens_when_placed
+        return self.outbox is not None and self.outbox.num_logged > self.tokens_when_placed
 
     @property
     def stated(self) -> Started | None:
@@ -267,22 +287,42 @@ class InFlight:
             self.outbox.restate(deaths=self.deaths.all, lone_deaths=self.deaths.lone, alone=alone)
 
     def received(self, output: Output, now: float) -> None:
-        """What one step of the engine brought; the last one ends the request."""
-        if self.phase is not Phase.RUNNING:
+        """What one step of the engine brought; the last one of all answers ends the request. An answer that
+        an engine before this one brought to its end is told again, and not heard."""
+        answer = self.answers[output.index]
+        if self.phase is not Phase.RUNNING or answer.reason is not None:
             return
         if output.token_ids:
             self._measures.brought_tokens(now)
             self._clear()
-        self._measures.cached_tokens = output.cached_tokens
-        shown, self._skip = output.text[self._skip :], max(0, self._skip - len(output.text))
-        self._extend(output.token_ids, shown, now, [logged(each) for each in output.logprobs])
+        self._take(output, answer, now)
         if output.error is not None:
             param = self._users_param(output.error.param)
             self.fail(failures.refused_by_engine(output.error, param), now)
-        elif output.finish_reason == "abort":
-            self._aborted(now)
         elif output.finish_reason is not None:
-            self.end(Ending(Exit.DONE, Finished(self.epoch, output.finish_reason, *self._figures(now))))
+            answer.reason, answer.embedding = output.finish_reason, output.embedding
+            if all(one.reason is not None for one in self.answers):
+                self._all_ended(now)
+
+    def _take(self, output: Output, answer: Answer, now: float) -> None:
+        answer.cached_tokens = output.cached_tokens
+        is_one_prompt = self.prepared is None or self.prepared.embed is None
+        telling = self.answers[:1] if is_one_prompt else self.answers
+        self._measures.cached_tokens = sum(one.cached_tokens for one in telling)
+        shown, answer.skip = output.text[answer.skip :], max(0, answer.skip - len(output.text))
+        of_prompt = [logged(each) for each in output.prompt_logprobs]
+        self.prompt_logprobs.extend(of_prompt)
+        logprobs = [logged(each) for each in output.logprobs]
+        self._extend(output.index, output.token_ids, shown, now, logprobs, of_prompt)
+
+    def _all_ended(self, now: float) -> None:
+        reasons = tuple(str(answer.reason) for answer in self.answers)
+        if "abort" in reasons:
+            self._aborted(now)
+            return
+        vectors = tuple(_bytes_of(answer.embedding) for answer in self.answers if answer.embedding)
+        several = reasons if len(reasons) > 1 and not vectors else ()
+        self.end(Ending(Exit.DONE, Finished(self.epoch, reasons[0], *self._figures(now), several, vectors)))
 
     def _clear(self) -> None:
         """A token of it is here: nothing is held against it any more."""
@@ -296,14 +336,21 @@ class InFlight:
         return prompt_param(self.parsed) if param == "prompt_ids" and self.parsed is not None else param
 
     def _extend(
-        self, token_ids: list[int], text: str, now: float, logprobs: Sequence[TokenLogprobs] = ()
+        self,
+        choice: int,
+        token_ids: list[int],
+        text: str,
+        now: float,
+        logprobs: Sequence[TokenLogprobs] = (),
+        prompt_logprobs: Sequence[TokenLogprobs] = (),
     ) -> None:
         assert self.outbox is not None
-        self.token_ids.extend(token_ids)
-        self.logprobs.extend(logprobs)
+        answer = self.answers[choice]
+        answer.token_ids.extend(token_ids)
+        answer.logprobs.extend(logprobs)
         if text:
-            self.pieces.append(text)
-        self.outbox.add(token_ids, text, now, logprobs)
+            answer.pieces.append(text)
+        self.outbox.add(token_ids, text, now, logprobs, choice=choice, prompt_logprobs=prompt_logprobs)
 
     def _aborted(self, now: float) -> None:
         if self.doom is not None:
@@ -364,5 +411,10 @@ class InFlight:
             self.fail(failure, now)
 
     def _figures(self, now: float | None = None) -> tuple[Usage, Timings]:
-        prompt = len(self.prepared.prompt_ids) if self.prepared else 0
-        return self._measures.figures(prompt, len(self.token_ids), now)
+        prompt = self.prepared.num_prompt_tokens if self.prepared else 0
+        return self._measures.figures(prompt, self.num_tokens, now)
+
+
+def _bytes_of(vector: Sequence[float]) -> bytes:
+    """As a log holds it."""
+    return pack(f"<{len(vector)}f", *vector)

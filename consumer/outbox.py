@@ -5,7 +5,8 @@
               └─── reopened ──┘   its fate was unknown, and the log shows that it is not there
 
 At most one append of a request is on the wire, so its fate is told by the log alone: by the last `started`,
-or by the number of the next delta. Tokens that arrive meanwhile coalesce into one delta.
+or by the number of the next delta. Tokens that arrive meanwhile coalesce into one delta, of each answer where
+the request asks for several.
 
 `started` is written several times: under a new epoch it comes before the tokens (the fold must learn the
 epoch), and when the engine died behind them (what follows was made by the next engine):
@@ -20,7 +21,7 @@ once the body was read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -38,26 +39,46 @@ class Checkpoints:
     first_s: float = 0.2
 
 
+@dataclass(slots=True)
+class Written:
+    """What the log holds of one answer."""
+
+    token_ids: list[int] = field(default_factory=list)
+    characters: int = 0
+
+
+@dataclass(slots=True)
+class Unsent:
+    """What it lacks of one answer."""
+
+    token_ids: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def put_back(self, delta: Delta) -> None:
+        self.token_ids[:0] = delta.token_ids
+        self.pieces.insert(0, delta.text)
+        self.logprobs[:0] = delta.logprobs
+        self.prompt_logprobs[:0] = delta.prompt_logprobs
+
+
 class Outbox:
     """The log side of one request, from its `open` on. `state`: the fold that `open` returned."""
 
     __slots__ = (
         "_announce",
         "_base",
-        "_base_characters",
         "_began",
         "_first_sent",
-        "_ids",
-        "_logprobs",
         "_oldest",
-        "_pieces",
         "_pressing",
         "_restate",
         "_started",
+        "_unsent",
         "_wire",
-        "characters",
+        "_written",
         "epoch",
-        "logged",
         "next_seq",
         "stated",
     )
@@ -65,10 +86,8 @@ class Outbox:
     def __init__(self, epoch: int, state: Fold) -> None:
         self.epoch = epoch
         self.next_seq = state.next_seq
-        self.logged = list(state.token_ids)  # tokens of the answer that the log holds
-        self.characters = len(state.text)  # of its text there
-        self._base = list(state.token_ids)  # what it held at the open
-        self._base_characters = self.characters
+        self._base = _written_in(state)  # what the log held at the open, by the answers' numbers
+        self._written = _copy_of(self._base)  # what it holds
         self._began = False  # our `started` stands in the log
         self._started: Started | None = None  # what it says, or will
         self.stated: Started | None = None  # what the log has of it
@@ -79,16 +98,23 @@ class Outbox:
         # The next one goes at once: also where somebody may have opened the request before and died of it,
         # since deaths are counted by `started`. (On Redis each request has its own epochs.)
         self._pressing = epoch > 1
-        self._ids: list[int] = []
-        self._pieces: list[str] = []
-        self._logprobs: list[TokenLogprobs] = []
+        self._unsent: dict[int, Unsent] = {}  # by the answers' numbers
         self._oldest = 0.0
+
+    @property
+    def num_logged(self) -> int:
+        """Tokens that the log holds, of all answers."""
+        return _count(self._written)
+
+    def written(self, choice: int = 0) -> Written:
+        """What the log holds of an answer."""
+        return self._written.get(choice) or Written()
 
     def mark(self, started: Started, now: float) -> None:
         """The log is to say at once who has the request, before its body is read: `started` without a
         fingerprint, that keeps all."""
         assert not started.fingerprint
-        assert started.kept == len(self._base)
+        assert started.kept == _count(self._base)
         self.begin(started, now)
         self._pressing = True
 
@@ -96,10 +122,9 @@ class Outbox:
         """Takes `started` as the next thing to write, before any token. `kept` is all that the log holds, or
         0. `now`: seconds, any fixed clock."""
         assert started.epoch == self.epoch
-        assert started.kept in (0, len(self._base))
+        assert started.kept in (0, _count(self._base))
         assert not self._wire
-        self.logged = self._base[: started.kept]
-        self.characters = self._base_characters if started.kept == len(self._base) else 0
+        self._written = _copy_of(self._base) if started.kept == _count(self._base) else {}
         self._began, self._started, self._announce, self._oldest = False, started, True, now
 
     def restate(self, *, deaths: int, lone_deaths: int, alone: bool) -> None:
@@ -117,21 +142,30 @@ class Outbox:
         self._restate = False
 
     def add(
-        self, token_ids: Sequence[int], text: str, now: float, logprobs: Sequence[TokenLogprobs] = ()
+        self,
+        token_ids: Sequence[int],
+        text: str,
+        now: float,
+        logprobs: Sequence[TokenLogprobs] = (),
+        *,
+        choice: int = 0,
+        prompt_logprobs: Sequence[TokenLogprobs] = (),
     ) -> None:
         """Tokens of one step, with the text that they made certain. `now`: the clock of `begin`."""
         if not token_ids and not text:
             return
-        if not self._unsent:
+        if not self._has_something:
             self._oldest = now
-        self._ids.extend(token_ids)
-        self._pieces.append(text)
-        self._logprobs.extend(logprobs)
+        unsent = self._unsent.setdefault(choice, Unsent())
+        unsent.token_ids.extend(token_ids)
+        unsent.pieces.append(text)
+        unsent.logprobs.extend(logprobs)
+        unsent.prompt_logprobs.extend(prompt_logprobs)
 
     @property
     def empty(self) -> bool:
         """Nothing left to write, nothing unacknowledged."""
-        return not (self._wire or self._unsent)
+        return not (self._wire or self._has_something)
 
     @property
     def on_wire(self) -> bool:
@@ -144,26 +178,26 @@ class Outbox:
         At once: what is `urgent` (somebody streams, or the request ends), and whatever follows a death, or
         may do so. Soon: `started`, and the first delta of a run. Else by the checkpoint rules.
         """
-        if self._wire or not self._unsent:
+        if self._wire or not self._has_something:
             return None
-        if urgent or self._restate or self._pressing or len(self._ids) >= rules.tokens:
+        if urgent or self._restate or self._pressing or self._num_unsent >= rules.tokens:
             return float("-inf")
         is_first = self._announce or not self._first_sent
         return self._oldest + (rules.first_s if is_first else rules.seconds)
 
     def take(self) -> tuple[Event, ...]:
-        """Puts all that is unsent on the wire: at most one delta, a `started` before and one behind it."""
+        """Puts all that is unsent on the wire: at most one delta of each answer, a `started` before and one
+        behind them."""
         assert not self._wire
         events: list[Event] = []
         if self._announce:
-            events.append(self._statement(len(self.logged)))
-        if self._has_delta:
-            events.append(self._delta())
-        if self._restate and (self._has_delta or not self._announce):
-            events.append(self._statement(len(self.logged) + len(self._ids)))
-        if self._has_delta:
+            events.append(self._statement(self.num_logged))
+        events += self._deltas()
+        if self._restate and (self._unsent or not self._announce):
+            events.append(self._statement(self.num_logged + self._num_unsent))
+        if self._unsent:
             self._first_sent, self._pressing = True, self._restate
-        self._ids, self._pieces, self._logprobs = [], [], []
+        self._unsent = {}
         self._announce = self._restate = False
         self._wire = tuple(events)
         return self._wire
@@ -171,14 +205,18 @@ class Outbox:
     def acknowledged(self) -> None:
         """What was on the wire stands in the log."""
         for event in self._wire:
-            match event:
-                case Started():
-                    self._began, self.stated = True, event
-                case Delta():
-                    self.logged.extend(event.token_ids)
-                    self.characters += len(event.text)
-                    self.next_seq = event.seq + 1
+            self._landed(event)
         self._wire = ()
+
+    def _landed(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._began, self.stated = True, event
+            case Delta():
+                written = self._written.setdefault(event.choice, Written())
+                written.token_ids.extend(event.token_ids)
+                written.characters += len(event.text)
+                self.next_seq = event.seq + 1
 
     def reopened(self, epoch: int, state: Fold, now_ms: int) -> bool:
         """Goes on under a new epoch after an append of unknown fate; `state` is the log up to the new fence.
@@ -189,8 +227,9 @@ class Outbox:
         if self._wire_landed(state):
             self.acknowledged()
         else:
-            self._put_back()
-        if state.next_seq != self.next_seq or state.token_ids != (self.logged if self._began else self._base):
+            self._put_back(state)
+        ours = self._written if self._began else self._base
+        if state.next_seq != self.next_seq or _tokens(_written_in(state)) != _tokens(ours):
             return False
         self.epoch = epoch
         if self._started is not None:
@@ -201,45 +240,76 @@ class Outbox:
     def discard(self, epoch: int) -> None:
         """Forgets what is unsent: the log, held under `epoch` now, cannot be continued with it."""
         self.epoch = epoch
-        self._ids, self._pieces, self._logprobs, self._wire = [], [], [], ()
+        self._unsent, self._wire = {}, ()
         self._announce = self._restate = False
 
     @property
-    def _has_delta(self) -> bool:
-        return bool(self._pieces)
+    def _has_something(self) -> bool:
+        return self._announce or self._restate or bool(self._unsent)
 
     @property
-    def _unsent(self) -> bool:
-        return self._announce or self._restate or self._has_delta
+    def _num_unsent(self) -> int:
+        return sum(len(unsent.token_ids) for unsent in self._unsent.values())
 
-    def _delta(self) -> Delta:
-        text = "".join(self._pieces)
-        logprobs = tuple(self._logprobs)
-        return Delta(self.epoch, self.next_seq, tuple(self._ids), text, logprobs=logprobs)
+    def _deltas(self) -> list[Delta]:
+        return [
+            Delta(
+                self.epoch,
+                seq,
+                tuple(unsent.token_ids),
+                "".join(unsent.pieces),
+                choice,
+                tuple(unsent.logprobs),
+                tuple(unsent.prompt_logprobs),
+            )
+            for seq, (choice, unsent) in enumerate(sorted(self._unsent.items()), start=self.next_seq)
+        ]
 
     def _statement(self, kept: int) -> Started:
         assert self._started is not None
         return structs.replace(self._started, kept=kept)
 
     def _wire_landed(self, state: Fold) -> bool:
-        """All events of an append are in the log, or none."""
-        for event in self._wire:
-            if isinstance(event, Delta):
-                return state.next_seq > event.seq
+        """Whether all events of an append are in the log."""
+        deltas = [event for event in self._wire if isinstance(event, Delta)]
+        if deltas:
+            return state.next_seq > deltas[-1].seq
         return not self._wire or (state.started is not None and _same(state.started, self._wire[-1]))
 
-    def _put_back(self) -> None:
+    def _put_back(self, state: Fold) -> None:
+        """All but a front part, which Kafka may have stored by itself."""
+        began = state.started is not None and _same(state.started, self._wire[0])
         for place, event in enumerate(self._wire):
             match event:
+                case Started() if place == 0 and (began or state.next_seq > self.next_seq):
+                    self._landed(event)
                 case Started() if place == 0:
                     self._announce = True
                 case Started():
                     self._restate = True
+                case Delta() if event.seq < state.next_seq:
+                    self._landed(event)
                 case Delta():
-                    self._ids[:0] = event.token_ids
-                    self._pieces.insert(0, event.text)
-                    self._logprobs[:0] = event.logprobs
+                    self._unsent.setdefault(event.choice, Unsent()).put_back(event)
         self._wire = ()
+
+
+def _written_in(state: Fold) -> dict[int, Written]:
+    answers = state.answers.items()
+    return {number: Written(list(answer.token_ids), len(answer.text)) for number, answer in answers}
+
+
+def _copy_of(written: dict[int, Written]) -> dict[int, Written]:
+    return {number: Written(list(one.token_ids), one.characters) for number, one in written.items()}
+
+
+def _count(written: dict[int, Written]) -> int:
+    return sum(len(one.token_ids) for one in written.values())
+
+
+def _tokens(written: dict[int, Written]) -> dict[int, list[int]]:
+    """Of answers that have any."""
+    return {number: one.token_ids for number, one in written.items() if one.token_ids}
 
 
 def _same(one: Started, other: Event) -> bool:

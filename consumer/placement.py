@@ -125,7 +125,7 @@ class Placement:
             flight.received(output, now)
             if flight.phase is Phase.ENDING:
                 finished += 1
-                self._forget(flight)
+                self._end(flight)
             self._on_change(flight)
         if outputs:
             self._place()
@@ -181,6 +181,14 @@ class Placement:
         assert flight.key is not None
         del self._placed[flight.key]
         flight.displaced(self._clock())
+
+    def _end(self, flight: InFlight) -> None:
+        """It has failed or is whole. One of several answers that fails is the end of all, and the others are
+        to stop; one that failed before its first token was refused, and so were they."""
+        if flight.has_open_answers and not flight.barren:
+            self._expel(flight)
+        else:
+            self._forget(flight)
 
     def _take_out(self, flight: InFlight) -> None:
         """It waits for its next placing, unless it was to be stopped anyway."""

@@ -62,7 +62,7 @@ class Preparation:
             return True
         if flight.deaths.lone or flight.deaths.all >= means.rules.quarantine_after:
             return False
-        mark = Append(flight.delivery, flight.epoch, [self._statement(len(flight.token_ids))])
+        mark = Append(flight.delivery, flight.epoch, [self._statement(flight.num_tokens)])
         try:
             [written] = await means.session.append([mark])
         except BrokerUnavailable:
@@ -103,7 +103,7 @@ class Preparation:
         flight = self._flight
         if self._is_over:
             return
-        started = self._statement(len(flight.token_ids))
+        started = self._statement(flight.num_tokens)
         flight.mark(structs.replace(started, alone=alone), self._means.clock())
         self._means.publisher.wake()
         await self._until(lambda: self._is_over or flight.stated is not None)
@@ -117,9 +117,9 @@ class Preparation:
         if self._is_over:
             return
         resumes = flight.resumable(self._means.fingerprint)
-        kept = flight.token_ids.copy() if resumes else []
+        kept = [answer.token_ids.copy() for answer in flight.answers] if resumes else []
         reading = await self._means.preparer.read(message, kept)
-        await self._take_in(reading, len(kept), flight.last_seed if resumes else None)
+        await self._take_in(reading, sum(map(len, kept)), flight.last_seed if resumes else None)
 
     async def _take_in(self, reading: Reading, kept: int, last_seed: int | None) -> None:
         flight, parsed, prepared = self._flight, reading.parsed, reading.prepared
@@ -134,6 +134,7 @@ class Preparation:
             assert parsed.model is not None, "one that names no model is for anybody"
             await redirect(flight, parsed.model, self._means)
         elif flight.ending is None:
+            kept = kept if prepared.can_resume else 0
             flight.begin(prepared, self._started(kept, last_seed), self._means.clock())
             self._means.publisher.wake()
             self._means.placement.add(flight)

@@ -21,7 +21,7 @@ from headrace.broker.message import Message
 from headrace.consumer.batches import BatchThread
 from headrace.consumer.failures import BROKEN_BY_US
 from headrace.consumer.settings import ConsumerSettings
-from headrace.gpu_engine.api import EngineInfo, Grammar, SamplingParams
+from headrace.gpu_engine.api import EmbedParams, EngineInfo, Grammar, SamplingParams
 from headrace.gpu_engine.text.contract import TextError, Tokenizer
 from headrace.gpu_engine.text.stream import open_text
 
@@ -29,16 +29,34 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MOST_SCORES = 1 << 16  # of a prompt
 CHARACTERS_PER_TOKEN = 512  # far above what the longest tokens of usual vocabularies hold, runs of spaces
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """Ready for the engine, but for the seed. `replayed_text`: what the engine takes as shown already when
-    the tokens of an interrupted answer are given to it."""
+    """Ready for the engine, but for the seed. `replayed`: what the engine takes as shown already when the
+    tokens of interrupted answers are given to it, of each of them; empty where there are none."""
 
     prompt_ids: list[int]
     params: SamplingParams
-    replayed_text: str = ""
+    replayed: tuple[str, ...] = ()
+    embed: EmbedParams | None = None
+
+    @property
+    def num_results(self) -> int:
+        """Answers that the engine gives, or vectors."""
+        return self.params.n if self.embed is None else 1 + len(self.embed.others)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        others = [] if self.embed is None else self.embed.others
+        return len(self.prompt_ids) + sum(map(len, others))
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the engine can go on from tokens. The best of several answers are known when all have
+        ended: they come at once, at the end, and whoever takes over makes all of them anew."""
+        return self.params.best_of in (None, self.params.n)
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -80,9 +98,9 @@ class Preparer:
         """The message with its body, wherever that lies. Raises BlobError where it cannot be had."""
         return await check_out(message, self._store)
 
-    async def read(self, message: Message, kept: Sequence[int] | None) -> Reading:
+    async def read(self, message: Message, kept: Sequence[Sequence[int]] | None) -> Reading:
         """Reads a request and, where its model is served here, makes it ready for the engine. `kept`: tokens
-        of an interrupted answer that will be continued; None: it is not to be run, only read."""
+        of interrupted answers that will be continued, of each; None: it is not to be run, only read."""
         return await self._thread.run(lambda: self._read(message, kept))
 
     def spell(self, token: int) -> str:
@@ -92,28 +110,47 @@ class Preparer:
     def close(self) -> None:
         self._thread.close()
 
-    def _read(self, message: Message, kept: Sequence[int] | None) -> Reading:
+    def _read(self, message: Message, kept: Sequence[Sequence[int]] | None) -> Reading:
         parsed = _guarded(lambda: parse_message(message))
         if kept is None or isinstance(parsed, LineError) or not self.serves(parsed.model):
             return Reading(parsed)
         return Reading(parsed, _guarded(lambda: self._tokenise(parsed, kept)))
 
-    def _tokenise(self, parsed: ParsedRequest, kept: Sequence[int]) -> Prepared | LineError:
-        params = sampling_params(parsed.sampling)
+    def _tokenise(self, parsed: ParsedRequest, kept: Sequence[Sequence[int]]) -> Prepared | LineError:
         if (problem := self._hopeless(parsed)) is not None:
             return LineError("context_length_exceeded", problem, prompt_param(parsed), parsed.custom_id)
         try:
-            prompt_ids = self._prompt_ids(parsed)
+            prepared = self._prepare(parsed)
         except TextError as error:
             return LineError("invalid_request", str(error), prompt_param(parsed), parsed.custom_id)
-        replayed = open_text(self._tokenizer, prompt_ids, params).feed(kept) if kept else ""
-        return Prepared(prompt_ids, params, replayed)
+        if (problem := _too_many_scores(prepared)) is not None:
+            return LineError("invalid_request", problem, "prompt_logprobs", parsed.custom_id)
+        if not any(kept) or not prepared.can_resume:
+            return prepared
+        replayed = (self._replay(prepared, kept[place : place + 1]) for place in range(prepared.params.n))
+        return msgspec.structs.replace(prepared, replayed=tuple(replayed))
+
+    def _prepare(self, parsed: ParsedRequest) -> Prepared:
+        """Raises TextError."""
+        if parsed.embedding is not None:
+            first, *others = map(self._ids_of, parsed.embedding.inputs)
+            embed = EmbedParams(dimensions=parsed.embedding.dimensions, others=others)
+            return Prepared(first, SamplingParams(), embed=embed)
+        return Prepared(self._prompt_ids(parsed), sampling_params(parsed.sampling))
+
+    def _replay(self, prepared: Prepared, kept: Sequence[Sequence[int]]) -> str:
+        """The text that one answer's tokens make; there may be none of it."""
+        tokens = [token for known in kept for token in known]
+        if not tokens:
+            return ""
+        return open_text(self._tokenizer, prepared.prompt_ids, prepared.params).feed(tokens)
 
     def _hopeless(self, parsed: ParsedRequest) -> str | None:
         limit = self._max_input_length
-        if limit is None or not (parsed.prompt is None or isinstance(parsed.prompt, str)):
-            return None  # token ids are for the engine to count
-        characters = _characters(parsed.prompt if parsed.messages is None else parsed.messages)
+        if limit is None:
+            return None
+        texts = [parsed.messages, parsed.prompt, *(parsed.embedding.inputs if parsed.embedding else ())]
+        characters = max(map(_characters, texts))  # token ids have none: they are for the engine to count
         if characters <= limit * CHARACTERS_PER_TOKEN:
             return None
         return (
@@ -125,9 +162,10 @@ class Preparer:
         if parsed.messages is not None:
             return self._tokenizer.encode_chat(parsed.messages)
         assert parsed.prompt is not None
-        if isinstance(parsed.prompt, str):
-            return self._tokenizer.encode(parsed.prompt)
-        return list(parsed.prompt)
+        return self._ids_of(parsed.prompt)
+
+    def _ids_of(self, text: str | Sequence[int]) -> list[int]:
+        return self._tokenizer.encode(text) if isinstance(text, str) else list(text)
 
 
 def _guarded(work: Callable[[], T]) -> T | LineError:
@@ -142,7 +180,21 @@ def _guarded(work: Callable[[], T]) -> T | LineError:
 
 def prompt_param(parsed: ParsedRequest) -> str:
     """What the user calls the prompt."""
+    if parsed.embedding is not None:
+        return "input"
     return "prompt" if parsed.messages is None else "messages"
+
+
+def _too_many_scores(prepared: Prepared) -> str | None:
+    """What a log, and a line, can hold of a prompt's log probabilities is bounded."""
+    count = prepared.params.prompt_logprobs
+    tokens = len(prepared.prompt_ids)
+    if count is None or tokens * (1 + count) <= MOST_SCORES:
+        return None
+    return (
+        f"{count} log probabilities beside each of the prompt's {tokens} tokens are more than an answer "
+        f"holds, {MOST_SCORES} in all; ask for fewer"
+    )
 
 
 def _characters(value: object) -> int:
@@ -166,6 +218,9 @@ def sampling_params(sampling: Sampling) -> SamplingParams:
         stop=sampling.stop,
         ignore_eos=sampling.ignore_eos,
         logprobs=sampling.logprobs,
+        prompt_logprobs=_prompt_scores(sampling),
+        n=sampling.n or default.n,
+        best_of=sampling.best_of,
         presence_penalty=sampling.presence_penalty or default.presence_penalty,
         frequency_penalty=sampling.frequency_penalty or default.frequency_penalty,
         repetition_penalty=sampling.repetition_penalty or default.repetition_penalty,
@@ -174,9 +229,16 @@ def sampling_params(sampling: Sampling) -> SamplingParams:
         min_tokens=sampling.min_tokens or default.min_tokens,
         stop_token_ids=sampling.stop_token_ids,
         include_stop_str_in_output=sampling.include_stop_str_in_output,
+        skip_special_tokens=sampling.skip_special_tokens is not False,
         echo=sampling.echo,
         grammar=_engine_grammar(sampling.grammar),
     )
+
+
+def _prompt_scores(sampling: Sampling) -> int | None:
+    """An echoed prompt is told with the answer's number of log probabilities."""
+    asked = [sampling.prompt_logprobs, sampling.logprobs if sampling.echo else None]
+    return max((count for count in asked if count is not None), default=None)
 
 
 def _engine_grammar(grammar: lines.Grammar | None) -> Grammar | None:

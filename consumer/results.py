@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headrace.broker.contract import DeadLetter, Done, PassOn, Release, Retry, Settlement
 from headrace.broker.events import Failed, Finished, Terminal
-from headrace.broker.lines.logprobs import Spell
-from headrace.broker.lines.output import failure_line, result_id, success_line
+from headrace.broker.lines.logprobs import Prompt, Spell
+from headrace.broker.lines.output import Choice, embeddings_line, failure_line, result_id, success_line
 from headrace.consumer.endings import Exit
 from headrace.consumer.inflight import InFlight
 
@@ -30,23 +30,48 @@ def settlement(flight: InFlight, model: str, created: int, spell: Spell) -> Sett
             raise AssertionError("what somebody else owns is not settled")
 
 
+def _result(flight: InFlight, terminal: Finished, model: str, created: int, spell: Spell) -> bytes:
+    parsed, name = flight.parsed, result_id(flight.request_id)
+    assert parsed is not None
+    if parsed.embedding is not None:
+        return embeddings_line(
+            parsed,
+            result_id=name,
+            request_id=flight.request_id,
+            model=model,
+            vectors=terminal.embeddings,
+            usage=terminal.usage,
+        )
+    reasons = terminal.reasons or (terminal.reason,)
+    return success_line(
+        parsed,
+        result_id=name,
+        request_id=flight.request_id,
+        model=model,
+        choices=[
+            Choice(answer.text, reason, answer.logprobs)
+            for answer, reason in zip(flight.answers, reasons, strict=True)
+        ],
+        usage=terminal.usage,
+        created=created,
+        prompt=_prompt(flight),
+        spell=spell,
+    )
+
+
+def _prompt(flight: InFlight) -> Prompt | None:
+    """With its log probabilities, where the engine was asked for them."""
+    prepared = flight.prepared
+    if prepared is None or prepared.params.prompt_logprobs is None:
+        return None
+    return Prompt(prepared.prompt_ids, flight.prompt_logprobs)
+
+
 def _line(flight: InFlight, terminal: Terminal, model: str, created: int, spell: Spell) -> bytes:
     name = result_id(flight.request_id)
     match terminal:
         case Finished():
-            assert flight.parsed is not None
-            return success_line(
-                flight.parsed,
-                result_id=name,
-                request_id=flight.request_id,
-                model=model,
-                text=flight.text,
-                finish_reason=terminal.reason,
-                usage=terminal.usage,
-                created=created,
-                logprobs=flight.logprobs,
-                spell=spell,
-            )
+            return _result(flight, terminal, model, created, spell)
         case Failed():
             return failure_line(
                 flight.custom_id,

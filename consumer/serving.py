@@ -60,8 +60,8 @@ class Serving:
     def cost(self) -> float:
         """Tokens that were computed for it here."""
         prepared = self.flight.prepared
-        prompt = len(prepared.prompt_ids) if prepared is not None else 0
-        return 1.0 + prompt + len(self.flight.token_ids) - self.flight.kept
+        prompt = prepared.num_prompt_tokens if prepared is not None else 0
+        return 1.0 + prompt + self.flight.num_tokens - self.flight.kept
 
     def moved(self) -> None:
         """Something about the flight changed: a token, an acknowledgement, its ending."""

@@ -31,7 +31,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     `stop_token_ids` end the answer as the model's end token does. `min_tokens`: neither comes before that
     many tokens, and `stop` is looked for only in the text behind them. `include_stop_str_in_output` shows the
-    stop string, or the text of the token that ended the answer.
+    stop string, or the text of the token that ended the answer. `skip_special_tokens` off: special tokens
+    show in the text.
 
     `presence_penalty` and `frequency_penalty` count the output, `repetition_penalty` the prompt too.
     `logit_bias`: number to add, by token id. `bad_words` never appear (each is tokenised as it stands, and
@@ -57,6 +58,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     min_tokens: int = 0
     include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -93,7 +95,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     the engine's LoRA adapters, by its name; None: the bare model. `priority`: lower is served first, and in
     its place where need be (0 interactive … 3 background); `deadline_ms` orders those of one priority,
     earliest first, and ends nothing: any clock will do, if it is the same for all. `embed`: nothing is
-    generated, the request ends (`stop`) with a vector."""
+    generated, the request ends (`stop`) with a vector. Of `n` answers `output_ids` are the first one's, and
+    `other_outputs` those of all others, or of none."""
 
     id: str
     prompt_ids: list[int]
@@ -102,6 +105,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     priority: int = 1
     deadline_ms: int | None = None
+    other_outputs: list[list[int]] = []
     embed: EmbedParams | None = None
 
 

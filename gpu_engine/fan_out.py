@@ -87,10 +87,7 @@ class FanOut:
         if request.id in self._families:
             message = f"Request {request.id} is in the engine already; wait for its last output."
             return EngineError(code="invalid_request", message=message, param="id")
-        if request.output_ids:
-            message = "An answer that goes on with output_ids is a single one: n and best_of must be 1."
-            return EngineError(code="invalid_request", message=message, param="n")
-        return check_params(request.params)
+        return check_params(request.params) or _check_outputs(request)
 
     def _tell(self, output: Output) -> Iterable[Output]:
         family = self._members.get(output.id)
@@ -111,7 +108,7 @@ class FanOut:
         Returns what they bring of an end already."""
         family.is_waiting = False
         others = range(1, family.count)
-        if not first.token_ids:
+        if first.error is not None or first.finish_reason == "abort":
             return [family.rename(first, index) for index in others]
         ends = []
         for index in others:
@@ -149,7 +146,14 @@ class _Family:
         seed = None if params.seed is None else derive_seed(params.seed, index)
         scores = None if index else params.prompt_logprobs
         own = msgspec.structs.replace(params, n=1, best_of=None, seed=seed, prompt_logprobs=scores)
-        return msgspec.structs.replace(self.request, id=self.name(index), params=own)
+        outputs = [self.request.output_ids, *self.request.other_outputs]
+        return msgspec.structs.replace(
+            self.request,
+            id=self.name(index),
+            params=own,
+            output_ids=outputs[index] if index < len(outputs) else [],
+            other_outputs=[],
+        )
 
     def rename(self, output: Output, index: int | None = None) -> Output:
         if index is None:
@@ -159,6 +163,22 @@ class _Family:
     def choose(self, outputs: list[Output]) -> Iterable[Output]:
         """What the user sees of these outputs."""
         return outputs if self._best is None else self._best.take(outputs, all_ended=not self.open)
+
+
+def _check_outputs(request: EngineRequest) -> EngineError | None:
+    """Whether interrupted answers can go on."""
+    params, others = request.params, request.other_outputs
+    if not request.output_ids and not others:
+        return None
+    if _count(params) > params.n:
+        message = "The best of several answers are known when all have ended: none can go on from output_ids."
+        return EngineError(code="invalid_request", message=message, param="best_of")
+    if len(others) not in (0, params.n - 1):
+        message = (
+            f"other_outputs has {len(others)} answers; n is {params.n}, so there must be {params.n - 1}."
+        )
+        return EngineError(code="invalid_request", message=message, param="other_outputs")
+    return None
 
 
 def _count(params: SamplingParams) -> int:

@@ -1,8 +1,9 @@
-"""OpenAI batch lines, `{"custom_id", "method", "url", "body"}`, for chat completions and completions.
+"""OpenAI batch lines, `{"custom_id", "method", "url", "body"}`, for chat completions, completions and
+embeddings.
 
 In a file all four fields are required, as in the OpenAI batch API. On a queue we are kinder, so that a
 message can be written by hand: `custom_id`, `method` and `url` may be left out, and so may the wrapper
-itself (`{"messages": …}` alone). What `url` is then meant shows in the body: `messages` or `prompt`.
+itself (`{"messages": …}` alone). What `url` is then meant shows in the body: `messages`, `prompt` or `input`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from headrace.broker.lines.embeddings import parse_embedding
 from headrace.broker.lines.parameters import read_sampling
 from headrace.broker.lines.prompts import read_messages, read_prompt
 from headrace.broker.lines.refused import Refused, invalid, missing, type_name
@@ -17,9 +19,10 @@ from headrace.broker.lines.request import LineError, ParsedRequest
 from headrace.broker.lines.strict_json import MAX_LINE_BYTES, decode_object, too_long
 from headrace.broker.lines.unsupported import refuse_unsupported
 
-Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 CHAT: Endpoint = "/v1/chat/completions"
 COMPLETIONS: Endpoint = "/v1/completions"
+EMBEDDINGS: Endpoint = "/v1/embeddings"
 MAX_CUSTOM_ID = 512
 _WRAPPER = ("custom_id", "method", "url", "body")
 
@@ -46,6 +49,8 @@ def parse_line(
 def parse_body(endpoint: Endpoint, custom_id: str | None, body: Mapping[str, object]) -> ParsedRequest:
     """The body of an endpoint's request; raises `Refused`."""
     refuse_unsupported(endpoint, body)
+    if endpoint == EMBEDDINGS:
+        return parse_embedding(custom_id, _read_model(body.get("model")), body)
     return ParsedRequest(
         endpoint=endpoint,
         custom_id=custom_id,
@@ -103,7 +108,9 @@ def _read_endpoint(url: object, body: Mapping[str, object], required: bool) -> E
         return CHAT
     if url == COMPLETIONS:
         return COMPLETIONS
-    raise Refused("invalid_url", f"url must be {CHAT} or {COMPLETIONS}", "url")
+    if url == EMBEDDINGS:
+        return EMBEDDINGS
+    raise Refused("invalid_url", f"url must be {CHAT}, {COMPLETIONS} or {EMBEDDINGS}", "url")
 
 
 def _guess_endpoint(body: Mapping[str, object]) -> Endpoint:
@@ -111,7 +118,9 @@ def _guess_endpoint(body: Mapping[str, object]) -> Endpoint:
         return CHAT
     if body.get("prompt") is not None:
         return COMPLETIONS
-    raise missing("messages", "or prompt is required")
+    if body.get("input") is not None:
+        return EMBEDDINGS
+    raise missing("messages", "or prompt or input is required")
 
 
 def _read_model(value: object) -> str | None:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from headrace.broker.events import Failed, TokenLogprobs, Usage
 from headrace.broker.ids import PREFIX as REQUEST_PREFIX
-from headrace.broker.lines.logprobs import Spell, chat_logprobs, text_logprobs
+from headrace.broker.lines.embeddings import vector_json
+from headrace.broker.lines.logprobs import Prompt, Spell, chat_logprobs, prompt_logprobs, text_logprobs
 from headrace.broker.lines.openai import CHAT
 from headrace.broker.lines.request import LineError, ParsedRequest
 
@@ -45,31 +46,70 @@ def result_id(request_id: str) -> str:
     return RESULT_PREFIX + request_id.removeprefix(REQUEST_PREFIX)
 
 
+class Choice(NamedTuple):
+    """One of the answers of a result line."""
+
+    text: str
+    finish_reason: str
+    logprobs: Sequence[TokenLogprobs] = ()
+
+
 def success_line(
     request: ParsedRequest,
     *,
     result_id: str,
     request_id: str,
     model: str,
-    text: str,
-    finish_reason: str,
+    choices: Sequence[Choice],
     usage: Usage,
     created: int,
-    logprobs: Sequence[TokenLogprobs] = (),
+    prompt: Prompt | None = None,
     spell: Spell = str,
 ) -> bytes:
-    """The line of an answer. `created`: unix time in seconds; `spell`: the text of a token in `logprobs`."""
+    """The line of an answer, or of several. `created`: unix time in seconds; `prompt`: with its log
+    probabilities, where they are asked for; `spell`: the text of a token."""
     chat = request.endpoint == CHAT
-    choice = _chat_choice(text, finish_reason) if chat else _text_choice(text, finish_reason)
-    choice["logprobs"] = chat_logprobs(logprobs, spell) if chat else text_logprobs(logprobs, spell)
-    body = {
+    told = [
+        _chat_choice(index, choice, spell)
+        if chat
+        else _completion_choice(request, index, choice, prompt, spell)
+        for index, choice in enumerate(choices)
+    ]
+    body: dict[str, object] = {
         "id": ("chatcmpl-" if chat else "cmpl-") + request_id.removeprefix(REQUEST_PREFIX),
         "object": "chat.completion" if chat else "text_completion",
         "created": created,
         "model": model,
-        "choices": [choice],
+        "choices": told,
         "usage": usage_fields(usage),
         "system_fingerprint": None,
+    }
+    if prompt is not None and (count := request.sampling.prompt_logprobs) is not None:
+        (body if chat else told[0])["prompt_logprobs"] = prompt_logprobs(prompt, count, spell)
+    response = {"status_code": 200, "request_id": request_id, "body": body}
+    return _line(result_id, request.custom_id, response, None)
+
+
+def embeddings_line(
+    request: ParsedRequest,
+    *,
+    result_id: str,
+    request_id: str,
+    model: str,
+    vectors: Sequence[bytes],
+    usage: Usage,
+) -> bytes:
+    """The line of vectors, each little-endian float32, in the order of the inputs."""
+    assert request.embedding is not None
+    is_base64 = request.embedding.is_base64
+    body = {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": vector_json(vector, is_base64=is_base64)}
+            for index, vector in enumerate(vectors)
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.prompt_tokens},
     }
     response = {"status_code": 200, "request_id": request_id, "body": body}
     return _line(result_id, request.custom_id, response, None)
@@ -85,6 +125,7 @@ def chunk_line(
     seq: int,
     offset: int,
     content: str,
+    choice: int = 0,
 ) -> bytes:
     """A part of an answer, for a reply topic whose request asks for a stream: a chunk of the OpenAI API
 
@@ -95,9 +136,9 @@ def chunk_line(
     (`text_completion` has `text` in the place of `delta`; `logprobs` is null, the result line has them all),
     with five fields of ours. `offset` counts the
     characters (Unicode code points) of the answer before this chunk. A reader ignores a chunk whose
-    (`epoch`, `seq`) is not above the highest so far, and otherwise does
+    (`epoch`, `seq`) is not above the highest so far of its `index`, and otherwise does
 
-        text = text[:offset] + content
+        text[index] = text[index][:offset] + content
 
     That is right however often chunks are repeated, whoever takes the request over, and if the answer has to
     begin anew. The result line, which has no `object`, ends the stream and holds the whole answer.
@@ -109,7 +150,9 @@ def chunk_line(
             "object": "chat.completion.chunk" if chat else "text_completion",
             "created": created,
             "model": model,
-            "choices": [_chat_delta(content, offset) if chat else _text_choice(content, None)],
+            "choices": [
+                _chat_delta(choice, content, offset) if chat else _text_choice(choice, content, None)
+            ],
             "system_fingerprint": None,
             "custom_id": request.custom_id,
             "request_id": request_id,
@@ -167,19 +210,30 @@ def usage_fields(usage: Usage) -> dict[str, object]:
     }
 
 
-def _chat_choice(text: str, finish_reason: str) -> dict[str, object]:
-    message = {"role": "assistant", "content": text, "refusal": None}
-    return {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
+def _chat_choice(index: int, choice: Choice, spell: Spell) -> dict[str, object]:
+    message = {"role": "assistant", "content": choice.text, "refusal": None}
+    logprobs = chat_logprobs(choice.logprobs, spell)
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
 
-def _chat_delta(content: str, offset: int) -> dict[str, object]:
+def _completion_choice(
+    request: ParsedRequest, index: int, choice: Choice, prompt: Prompt | None, spell: Spell
+) -> dict[str, object]:
+    fields = _text_choice(index, choice.text, choice.finish_reason)
+    sampling = request.sampling
+    echoed = prompt if sampling.echo and sampling.logprobs is not None else None
+    fields["logprobs"] = text_logprobs(choice.logprobs, spell, echoed, sampling.logprobs or 0)
+    return fields
+
+
+def _chat_delta(index: int, content: str, offset: int) -> dict[str, object]:
     """The role stands in the first one, as in the API."""
     delta = {"content": content} if offset else {"role": "assistant", "content": content}
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
-def _text_choice(text: str, finish_reason: str | None) -> dict[str, object]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+def _text_choice(index: int, text: str, finish_reason: str | None) -> dict[str, object]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
 
 
 def _number(error: dict[str, object], line: int) -> None:

@@ -16,6 +16,7 @@ MAX_STOP_TOKENS = 128
 MAX_BAD_WORDS = 256
 MAX_BIASES = 1024
 MAX_LOGPROBS = 20
+MAX_ANSWERS = 128
 MAX_TOKEN_ID = 2**32 - 1
 _MAX_TOKENS = 2**31 - 1
 _SEED_BITS = 64
@@ -51,6 +52,10 @@ def read_sampling(body: Mapping[str, object]) -> Sampling:
         echo=read_boolean(body, "echo") or False,
         grammar=read_grammar(body),
         logprobs=read_logprobs(body),
+        n=read_integer(body, "n", 1, MAX_ANSWERS),
+        best_of=read_best_of(body),
+        prompt_logprobs=read_integer(body, "prompt_logprobs", 0, MAX_LOGPROBS),
+        skip_special_tokens=read_boolean(body, "skip_special_tokens"),
     )
 
 
@@ -104,15 +109,21 @@ def read_logprobs(body: Mapping[str, object]) -> int | None:
     chats it is a switch, and `top_logprobs` the number."""
     asked = body.get("logprobs")
     if "messages" not in body:
-        count = None if asked is False else read_integer(body, "logprobs", 0, MAX_LOGPROBS)
-        if count is not None and body.get("echo") is True:
-            raise invalid("logprobs", "of an echoed prompt are not supported: leave logprobs or echo out")
-        return count
+        return None if asked is False else read_integer(body, "logprobs", 0, MAX_LOGPROBS)
     wanted = read_boolean(body, "logprobs") or False
     count = read_integer(body, "top_logprobs", 0, MAX_LOGPROBS)
     if count and not wanted:
         raise invalid("top_logprobs", "needs logprobs to be true")
     return (count or 0) if wanted else None
+
+
+def read_best_of(body: Mapping[str, object]) -> int | None:
+    """How many answers to make for the `n` best of them."""
+    n = read_integer(body, "n", 1, MAX_ANSWERS) or 1
+    best_of = read_integer(body, "best_of", 1, MAX_ANSWERS)
+    if best_of is not None and best_of < n:
+        raise invalid("best_of", f"must be at least n, which is {n}, not {best_of}")
+    return best_of
 
 
 def read_bad_words(value: object) -> tuple[str, ...]:

@@ -118,6 +118,10 @@ def _sampling_message(sampling: Sampling) -> pb.SamplingParams:
         echo=sampling.echo or None,
         grammar=_grammar_message(sampling.grammar),
         logprobs=sampling.logprobs,
+        n=sampling.n,
+        best_of=sampling.best_of,
+        prompt_logprobs=sampling.prompt_logprobs,
+        skip_special_tokens=sampling.skip_special_tokens,
     )
 
 

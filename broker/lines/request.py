@@ -39,17 +39,31 @@ class Sampling(msgspec.Struct, frozen=True):
     echo: bool = False
     grammar: Grammar | None = None
     logprobs: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool | None = None
+
+
+class Embedding(msgspec.Struct, frozen=True):
+    """Texts, or token ids, to embed; how vectors are written; how many numbers of each (None: all)."""
+
+    inputs: tuple[str | tuple[int, ...], ...]
+    is_base64: bool = False
+    dimensions: int | None = None
 
 
 class ParsedRequest(msgspec.Struct, frozen=True):
-    """A valid request. Exactly one of `messages` (chat) and `prompt` (text or token ids) is set."""
+    """A valid request. Exactly one of `messages` (chat), `prompt` (text or token ids) and `embedding` is
+    set."""
 
-    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
     custom_id: str | None
     model: str | None
     messages: Sequence[Mapping[str, object]] | None
     prompt: str | Sequence[int] | None
     sampling: Sampling
+    embedding: Embedding | None = None
 
 
 class LineError(msgspec.Struct, frozen=True):

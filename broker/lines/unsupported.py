@@ -15,14 +15,11 @@ Neutral = Mapping[str, Sequence[object]]
 
 # Neither depends on the endpoint: the first block is OpenAI's, the second of servers such as vLLM.
 _COMMON: Neutral = {
-    "n": (1,),
     "stream_options": (),
     #
     "add_special_tokens": (True,),
     "length_penalty": (1,),
     "logits_processors": ([],),
-    "prompt_logprobs": (),
-    "skip_special_tokens": (True,),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
@@ -48,13 +45,18 @@ _CHAT: Neutral = {
     "echo": (False,),
 }
 _COMPLETION: Neutral = {
-    "best_of": (1,),
     "suffix": ("",),
     "prompt_embeds": (),
+}
+_EMBEDDING: Neutral = {
+    "add_special_tokens": (True,),
+    "messages": (),
+    "truncate_prompt_tokens": (),
 }
 NEUTRAL: Mapping[str, Neutral] = {
     "/v1/chat/completions": {**_COMMON, **_CHAT},
     "/v1/completions": {**_COMMON, **_COMPLETION},
+    "/v1/embeddings": _EMBEDDING,
 }
 
 

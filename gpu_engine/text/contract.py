@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from headrace.gpu_engine.text.detokenize import Decoder
 from headrace.gpu_engine.text.tools.formats import CallFormat
 
 
@@ -50,3 +51,7 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out; bytes that are no character become U+FFFD."""
+
+    @property
+    def verbatim(self) -> Decoder:
+        """The same for text in which special tokens show as they are written."""

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from headrace.gpu_engine.models.errors import ModelError, one_line
 from headrace.gpu_engine.text.chat import check_text, plain_messages
 from headrace.gpu_engine.text.contract import TextError
+from headrace.gpu_engine.text.detokenize import Decoder
 from headrace.gpu_engine.text.tools.formats import CallFormat, detect_format, knows_tools
 
 
@@ -51,6 +52,7 @@ class HfTokenizer:
         self._eos_ids = extra_eos_ids | (frozenset() if own is None else frozenset({int(own)}))
         self._fingerprint = self._compute_fingerprint()
         self.pieces: dict[int, str] | None = {} if is_local(self._backend.decoder) else None
+        self._verbatim = Verbatim(self._backend)
 
     @property
     def fingerprint(self) -> str:
@@ -95,6 +97,11 @@ class HfTokenizer:
         that was shown; U+FFFD for bytes that are no character. Ids without meaning show nothing."""
         return str(self._backend.decode(list(token_ids), skip_special_tokens=True))
 
+    @property
+    def verbatim(self) -> Decoder:
+        """For text in which special tokens show."""
+        return self._verbatim
+
     def _render(self, messages: list[dict[str, object]], tools: list[Mapping[str, object]] | None) -> str:
         if self._tokenizer.chat_template is None:
             raise TextError("The model has no chat template; send a text prompt instead of messages.")
@@ -111,6 +118,18 @@ class HfTokenizer:
         digest = hashlib.blake2b(self._backend.to_str().encode(), digest_size=16)
         digest.update(json.dumps([self._tokenizer.chat_template, sorted(self._eos_ids)]).encode())
         return digest.hexdigest()
+
+
+class Verbatim:
+    """Decodes special tokens as they are written."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.pieces: dict[int, str] | None = {} if is_local(backend.decoder) else None
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """As `HfTokenizer.decode`, with special tokens."""
+        return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
 
 
 def is_local(decoder: Any) -> bool:

@@ -52,3 +52,8 @@ class SimTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of the bytes; special tokens are left out, broken characters become U+FFFD."""
         return bytes([token_id for token_id in token_ids if 0 <= token_id < EOS]).decode("utf-8", "replace")
+
+    @property
+    def verbatim(self) -> SimTokenizer:
+        """The same: its special tokens are not written anyhow."""
+        return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.gpu_engine.api import SamplingParams
+from headrace.gpu_engine.text.contract import Tokenizer
 from headrace.gpu_engine.text.detokenize import Decoder, IncrementalDetokenizer
 from headrace.gpu_engine.text.stop import StopMatcher
 
@@ -66,13 +67,14 @@ class TextStream:
         return heading + self._matcher.feed(self._detokenizer.flush()) + self._matcher.flush()
 
 
-def open_text(tokenizer: Decoder, prompt_ids: Sequence[int], params: SamplingParams) -> TextStream:
+def open_text(tokenizer: Tokenizer, prompt_ids: Sequence[int], params: SamplingParams) -> TextStream:
     """The text of an answer to `prompt_ids` under `params`."""
+    decoder = tokenizer if params.skip_special_tokens else tokenizer.verbatim
     return TextStream(
-        tokenizer,
+        decoder,
         prompt_ids,
         params.stop,
         include_stop=params.include_stop_str_in_output,
         min_tokens=params.min_tokens,
-        heading=tokenizer.decode(prompt_ids) if params.echo else "",
+        heading=decoder.decode(prompt_ids) if params.echo else "",
     )

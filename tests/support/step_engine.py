@@ -41,6 +41,10 @@ class IdTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(f"{token_id} " for token_id in token_ids)
 
+    @property
+    def verbatim(self) -> IdTokenizer:
+        return self
+
 
 @dataclass(frozen=True)
 class FewerBlocks:

@@ -71,7 +71,7 @@ def begin(
         acknowledge(flight)
     flight.parsed = ParsedRequest("/v1/chat/completions", "c", "m", None, None, Sampling())
     kept = len(state.token_ids) if keeps else 0
-    replayed = Prepared([1], SamplingParams(), state.text if keeps else "")
+    replayed = Prepared([1], SamplingParams(), (state.text,) if keeps else ())
     flight.begin(replayed, Started(topic.epoch, "c", "d", 1, b"h", "f", kept=kept), 0.0)
     flight.placed("k", 1)
     return flight

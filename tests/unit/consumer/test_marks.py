@@ -46,7 +46,7 @@ class Reader:
         self._read = rig.preparer.read
         monkeypatch.setattr(rig.preparer, "read", self._held)
 
-    async def _held(self, message: Message, kept: Sequence[int] | None) -> Reading:
+    async def _held(self, message: Message, kept: Sequence[Sequence[int]] | None) -> Reading:
         assert message.request_id is not None
         self.inside.append(message.request_id)
         await self.may_leave.wait()

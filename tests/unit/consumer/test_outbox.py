@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from headrace.broker.events import Delta, Event, Started, TokenLogprobs
-from headrace.broker.fold import Deaths, Fold, fold
+from headrace.broker.fold import Answer, Deaths, Fold, fold
 from headrace.consumer.outbox import Checkpoints, Outbox
 
 RULES = Checkpoints(tokens=4, seconds=1.0, first_s=0.02)
@@ -328,11 +328,74 @@ def test_whatever_happens_to_appends_readers_see_each_token_once_and_no_death_is
     seen = fold(broker.log)
     assert outbox.empty
     assert seen.restarts == 0
-    assert seen.token_ids == outbox.logged == expected
+    assert seen.token_ids == outbox.written().token_ids == expected
     assert [each.token for each in seen.logprobs] == expected
     shown = [int(number) for number in seen.text.replace("<", "").split(">")[:-1]]
     assert shown == [token for token in seen.token_ids if token in set(shown)]
     assert shown == sorted(set(shown))
     assert seen.next_seq == outbox.next_seq
-    assert outbox.characters == len(seen.text)
+    assert outbox.written().characters == len(seen.text)
     assert seen.deaths.all == deaths + 1 if barren else seen.deaths.all <= 1
+
+
+# --------------------------------------------------------------------------------------- several answers
+
+
+def test_each_answer_has_a_delta_of_its_own_and_all_of_them_count_for_a_checkpoint() -> None:
+    outbox = running()
+    outbox.add([2], "b", 0.0)
+    outbox.add([7], "x", 0.0, choice=2)
+    outbox.add([3], "c", 0.0)
+    assert outbox.due_at(RULES, urgent=False) == 1.0
+    outbox.add([8], "y", 0.5, choice=2)
+    assert outbox.due_at(RULES, urgent=False) == AT_ONCE
+    assert outbox.take() == (Delta(1, 1, (2, 3), "bc"), Delta(1, 2, (7, 8), "xy", 2))
+    outbox.acknowledged()
+    assert (outbox.written(2).token_ids, outbox.written(2).characters, outbox.num_logged) == ([7, 8], 2, 5)
+    outbox.add([9], "z", 1.0, choice=2)
+    outbox.restate(deaths=1, lone_deaths=0, alone=False)
+    assert outbox.take()[-1] == structs.replace(started(1, kept=6), deaths=1)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    moves=st.lists(
+        st.tuples(
+            st.sampled_from(["add", "add", "ok", "lost", "landed", "front", "resume", "restart"]),
+            st.integers(0, 2),
+        ),
+        max_size=40,
+    ),
+)
+def test_whatever_happens_to_appends_each_answer_has_its_own_tokens_once(
+    moves: list[tuple[str, int]],
+) -> None:
+    """`front`: of an append, Kafka stored only the first events."""
+    broker, outbox = Broker(), begun()
+    expected: dict[int, list[int]] = {}
+    for number, (move, choice) in enumerate([*moves, ("ok", 0), ("ok", 0)]):
+        if move == "add":
+            outbox.add([number], f"{number};", 0.0, choice=choice)
+            expected.setdefault(choice, []).append(number)
+        elif move in ("resume", "restart"):
+            broker.epoch += 1
+            state = fold(broker.log)
+            outbox = begun(state, broker.epoch, state.num_tokens if move == "resume" else 0)
+            answers = state.answers if move == "resume" else {}
+            expected = {place: list(answer.token_ids) for place, answer in answers.items()}
+        elif not outbox.empty:
+            events = outbox.take()
+            broker.log.extend({"lost": (), "front": events[: choice + 1]}.get(move, events))
+            if move == "ok":
+                outbox.acknowledged()
+            else:
+                broker.epoch += 1
+                assert outbox.reopened(broker.epoch, fold(broker.log), now_ms=0)
+    seen = fold(broker.log)
+    assert outbox.empty
+    for place in range(3):
+        answer = seen.answers.get(place, Answer())
+        assert answer.token_ids == outbox.written(place).token_ids == expected.get(place, [])
+        assert answer.text == "".join(f"{token};" for token in answer.token_ids)
+        assert outbox.written(place).characters == len(answer.text)
+    assert seen.next_seq == outbox.next_seq

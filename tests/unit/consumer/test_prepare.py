@@ -12,8 +12,8 @@ from msgspec import structs
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.message import Message
 from headrace.consumer.failures import BROKEN_BY_US
-from headrace.consumer.prepare import CHARACTERS_PER_TOKEN, Prepared, Preparer
-from headrace.gpu_engine.api import Grammar, SamplingParams
+from headrace.consumer.prepare import CHARACTERS_PER_TOKEN, MOST_SCORES, Prepared, Preparer
+from headrace.gpu_engine.api import EmbedParams, Grammar, SamplingParams
 from headrace.gpu_engine.text.sim import SimTokenizer
 
 LONGEST = 2
@@ -114,6 +114,11 @@ async def test_everything_that_a_user_may_set_reaches_the_engine(preparer: Prepa
         "stop_token_ids": [7],
         "include_stop_str_in_output": True,
         "logprobs": 2,
+        "prompt_logprobs": 3,
+        "n": 2,
+        "best_of": 3,
+        "skip_special_tokens": False,
+        "echo": True,
         "structured_outputs": {"regex": "a+"},
     }
     reading = await preparer.read(completion("hello", **asked), [])
@@ -123,16 +128,70 @@ async def test_everything_that_a_user_may_set_reaches_the_engine(preparer: Prepa
     left_out = {
         name for name, value in structs.asdict(reading.parsed.sampling).items() if value == unset[name]
     }
-    # The seed comes later, and echo does not go with logprobs.
-    assert left_out == {"seed", "echo"}, "this test has to name every parameter"
+    # The seed comes later.
+    assert left_out == {"seed"}, "this test has to name every parameter"
     params = structs.asdict(reading.prepared.params)
     lost = {name for name in unset if params[name] == default[name]}
-    assert lost == {"seed", "echo"}
-    echoed = (await preparer.read(completion("hello", echo=True), [])).prepared
-    assert isinstance(echoed, Prepared)
-    assert echoed.params.echo
+    assert lost == {"seed"}
     assert params["logit_bias"] == {5: 1.5}
     assert params["grammar"] == Grammar(kind="regex", source="a+")
+
+
+async def test_an_echoed_prompt_is_told_with_the_answers_number_of_log_probabilities(
+    preparer: Preparer,
+) -> None:
+    cases: list[tuple[dict[str, object], int | None]] = [
+        ({"echo": True, "logprobs": 2}, 2),
+        ({"echo": True, "logprobs": 2, "prompt_logprobs": 5}, 5),
+        ({"logprobs": 2}, None),
+        ({"echo": True}, None),
+    ]
+    for asked, count in cases:
+        prepared = (await preparer.read(completion("hello", **asked), [])).prepared
+        assert isinstance(prepared, Prepared)
+        assert prepared.params.prompt_logprobs == count
+
+
+async def test_more_log_probabilities_of_a_prompt_than_a_line_holds_are_refused(preparer: Preparer) -> None:
+    few, many = MOST_SCORES // 2, MOST_SCORES // 2 + 1
+    assert isinstance((await preparer.read(completion([1] * few, prompt_logprobs=1), [])).prepared, Prepared)
+    refused = (await preparer.read(completion([1] * many, prompt_logprobs=1), [])).prepared
+    assert isinstance(refused, LineError)
+    assert (refused.code, refused.param) == ("invalid_request", "prompt_logprobs")
+
+
+async def test_texts_to_embed_are_tokenised_and_what_cannot_fit_is_refused(preparer: Preparer) -> None:
+    body = {"input": ["hi", "you"], "dimensions": 3}
+    prepared = (await preparer.read(Message(json.dumps(body).encode()), [])).prepared
+    assert isinstance(prepared, Prepared)
+    assert (prepared.prompt_ids, prepared.embed) == (
+        [104, 105],
+        EmbedParams(dimensions=3, others=[[*b"you"]]),
+    )
+    assert (prepared.num_results, prepared.num_prompt_tokens) == (2, 5)
+    long = {"input": ["hi", "x" * (MOST + 1)]}
+    refused = (await preparer.read(Message(json.dumps(long).encode()), [])).prepared
+    assert isinstance(refused, LineError)
+    assert (refused.code, refused.param) == ("context_length_exceeded", "input")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept", "replayed"),
+    [
+        ({}, [[65, 66]], ("AB",)),
+        ({"n": 3}, [[65], [], [66, 67]], ("A", "", "BC")),
+        ({"n": 3}, [[], [66]], ("", "B", "")),
+        ({"n": 2}, [[], []], ()),
+        ({"n": 2, "best_of": 3}, [[65], [66]], ()),
+    ],
+)
+async def test_interrupted_answers_are_replayed_each_by_itself(
+    preparer: Preparer, asked: dict[str, int], kept: list[list[int]], replayed: tuple[str, ...]
+) -> None:
+    prepared = (await preparer.read(completion("hi", **asked), kept)).prepared
+    assert isinstance(prepared, Prepared)
+    assert prepared.replayed == replayed
+    assert prepared.can_resume is ("best_of" not in asked)
 
 
 class Panic(BaseException):

@@ -356,7 +356,7 @@ async def test_a_request_that_was_cancelled_in_the_queue_is_not_run() -> None:
 def hold_preparing(rig: Rig, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     read = rig.preparer.read
 
-    async def slowly(message: Message, kept: Sequence[int] | None) -> Reading:
+    async def slowly(message: Message, kept: Sequence[Sequence[int]] | None) -> Reading:
         await gate.wait()
         return await read(message, kept)
 

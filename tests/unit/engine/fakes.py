@@ -162,6 +162,10 @@ class LetterTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(ord("a") + token) for token in token_ids)
 
+    @property
+    def verbatim(self) -> LetterTokenizer:
+        return self
+
 
 @dataclass(slots=True)
 class Answer:

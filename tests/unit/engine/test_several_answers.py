@@ -167,11 +167,30 @@ def test_what_makes_no_sense_is_refused_by_name(asked: dict[str, object], param:
     assert not engine.has_work
 
 
-def test_several_answers_cannot_go_on_from_one() -> None:
+@pytest.mark.parametrize("cuts", [(2, 3, 0), (0, 6, 1), (6, 0, 0), (6, 6, 6), (6, 2, 6)])
+def test_answers_that_were_interrupted_go_on_each_from_its_own_tokens(cuts: tuple[int, ...]) -> None:
+    one = many("r", 6, n=3, max_tokens=6, seed=3, prompt_logprobs=0)
+    whole = run(Bench(runner=LogitRunner), [one])
+    first, *others = [whole["r", i].token_ids[:cut] for i, cut in enumerate(cuts)]
+    resumed = msgspec.structs.replace(one, output_ids=first, other_outputs=others)
+    answers = run(Bench(runner=LogitRunner), [resumed])
+    for i, kept in enumerate([first, *others]):
+        answer = answers["r", i]
+        assert kept + answer.token_ids == whole["r", i].token_ids
+        assert answer.last is not None
+        assert answer.last.finish_reason == "length"
+
+
+def test_answers_that_cannot_go_on_are_refused_by_name() -> None:
     engine = FanOut(Bench().engine)
-    error = engine.add(msgspec.structs.replace(many("r", 4, n=2), output_ids=[1]))
-    assert error is not None
-    assert error.param == "n"
+    for asked, others, param in [
+        ({"n": 3}, [[1]], "other_outputs"),
+        ({"n": 2, "best_of": 3}, [[1]], "best_of"),
+    ]:
+        one = msgspec.structs.replace(many("r", 4, **asked), output_ids=[1], other_outputs=others)
+        error = engine.add(one)
+        assert error is not None
+        assert error.param == param
 
 
 def test_an_id_in_use_is_refused_whether_it_has_one_answer_or_many() -> None:

@@ -140,6 +140,10 @@ def test_the_newer_name_of_the_token_limit_wins() -> None:
         ("repetition_penalty", [0.1, 1, 100], [0, -1, 101, True]),
         ("min_tokens", [0, 5], [-1, 1.0, "5"]),
         ("include_stop_str_in_output", [True, False], [1, "true"]),
+        ("n", [1, 128], [0, 129, 1.0, True, "1"]),
+        ("best_of", [1, 128], [0, 129, 1.0, True]),
+        ("prompt_logprobs", [0, 20], [-1, 21, True]),
+        ("skip_special_tokens", [True, False], [0, "no"]),
         ("stop_token_ids", [[], [0, 2**32 - 1]], [5, [-1], [1.0], [True], ["5"], [1] * 129]),
         ("bad_words", [[], ["x", " y"]], ["x", [""], [" "], [5], ["x"] * 257]),
         ("logit_bias", [{}, {"5": 1, "6": -100}], [[], {"x": 1}, {"-1": 1}, {str(2**40): 1}, {"²": 1}]),
@@ -155,6 +159,12 @@ def test_parameters_keep_to_their_types_and_ranges(name: str, good: list[object]
         assert name in error.message
 
 
+def test_of_fewer_answers_than_are_asked_for_there_are_no_best_ones() -> None:
+    assert parsed(chat({"n": 2, "best_of": 3})).sampling.best_of == 3
+    error = refused(chat({"n": 3, "best_of": 2}))
+    assert (error.param, error.message) == ("best_of", "best_of must be at least n, which is 3, not 2")
+
+
 def test_a_negative_seed_and_a_negative_top_k_take_their_canonical_value() -> None:
     sampling = parsed(chat({"seed": -1, "top_k": -1})).sampling
     assert (sampling.seed, sampling.top_k) == (2**64 - 1, 0)
@@ -163,12 +173,12 @@ def test_a_negative_seed_and_a_negative_top_k_take_their_canonical_value() -> No
 @pytest.mark.parametrize(
     ("name", "neutral", "asking"),
     [
-        ("n", 1, 2),
-        ("n", 1.0, True),
+        ("use_beam_search", False, True),
+        ("length_penalty", 1.0, True),
         ("tools", [], [{"type": "function"}]),
         ("tool_choice", "none", "required"),
         ("reasoning_effort", "none", "high"),
-        ("skip_special_tokens", True, False),
+        ("truncate_prompt_tokens", None, 5),
         ("echo", False, True),
     ],
 )
@@ -275,12 +285,11 @@ def test_log_probabilities_that_make_no_sense_are_refused_by_name() -> None:
         assert refused(chat(asked)).param == param
     for value in (True, 21, -1, "5"):
         assert refused(completion({"logprobs": value})).param == "logprobs"
-    assert refused(completion({"logprobs": 1, "echo": True})).param == "logprobs"
 
 
 def test_completions_refuse_their_own_parameters() -> None:
     parsed(completion({"best_of": 1, "suffix": "", "logprobs": None}))
-    for name, value in [("best_of", 2), ("suffix", "x"), ("prompt_logprobs", 1)]:
+    for name, value in [("prompt_embeds", "x"), ("suffix", "x")]:
         assert refused(completion({name: value})).code == "unsupported_parameter"
 
 
@@ -307,7 +316,7 @@ def test_unknown_parameters_and_hints_are_ignored() -> None:
         ({"method": "GET"}, "invalid_method", "method"),
         ({"method": ["POST"]}, "invalid_method", "method"),
         ({"url": None}, "missing_required_parameter", "url"),
-        ({"url": "/v1/embeddings"}, "invalid_url", "url"),
+        ({"url": "/v1/responses"}, "invalid_url", "url"),
         ({"url": "http://x/v1/chat/completions"}, "invalid_url", "url"),
         ({"url": {}}, "invalid_url", "url"),
         ({"body": None}, "missing_required_parameter", "body"),
@@ -320,7 +329,7 @@ def test_a_wrong_wrapper_is_refused(wrapper: dict[str, object], code: str, param
 
 
 def test_an_error_echoes_the_custom_id_where_there_is_one() -> None:
-    assert refused(chat({"n": 2})).custom_id == "a"
+    assert refused(chat({"n": 0})).custom_id == "a"
     assert refused(chat(custom_id=5)).custom_id is None
 
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from headrace.broker.events import Failed, Usage
 from headrace.broker.lines.openai import Endpoint
-from headrace.broker.lines.output import chunk_line, failure_line, numbered, result_id, success_line
+from headrace.broker.lines.output import (
+    Choice,
+    chunk_line,
+    failure_line,
+    numbered,
+    result_id,
+    success_line,
+)
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 
 USAGE = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=3)
@@ -33,8 +40,7 @@ def success(request: ParsedRequest, text: str = "Hello", reason: str = "stop") -
         result_id=result_id("req_1"),
         request_id="req_1",
         model="m",
-        text=text,
-        finish_reason=reason,
+        choices=[Choice(text, reason)],
         usage=USAGE,
         created=1_700_000_000,
     )
