@@ -9,12 +9,14 @@ head: own tokens' logits ─► rank 0 puts them side by side
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch.nn.functional import linear, pad
 
 from headrace.gpu_engine.attention.contract import KVSpec, StepAttention
 from headrace.gpu_engine.models.blocks import Layer
+from headrace.gpu_engine.models.contract import CausalDecoder
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.layers import GatedMLP, Linear, Part
 from headrace.gpu_engine.models.shapes import tensor_shapes
@@ -61,44 +63,58 @@ class VocabularyEmbedding:
         return self.group.sum(x.masked_fill(foreign[:, None], 0))
 
 
-class SharedDecoder:
-    """One rank's share of a decoder. Each call waits for the same call on all ranks; see `RankGroup`."""
-
-    def __init__(self, share: Share, source: TensorSource, dtype: torch.dtype, group: RankGroup) -> None:
-        self.config = share.config
-        self._group, self._vocabularies = group, share.vocabularies
-        tensors = Tensors(SharedSource(source, share), tensor_shapes(share.config), dtype)
-        self._decoder = Decoder(share.local, tensors)
-        self._decoder.embed = VocabularyEmbedding(self._decoder.embed, share.vocabulary, group)
-        self._decoder.layers = [_sum_over(group, layer) for layer in self._decoder.layers]
+class OwnShare(CausalDecoder, Protocol):
+    """A decoder of one rank's heads, inner dimensions and tokens, which sums with the other ranks where it
+    must; its logits are those of the rank's tokens. `dtype`: of its hidden states."""
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self._decoder.dtype
+    def dtype(self) -> torch.dtype: ...
+
+
+class SharedDecoder:
+    """The decoder that the ranks' shares are together: on rank 0 as any other, on the rest without logits.
+    Each call waits for the same call on all ranks; see `RankGroup`."""
+
+    def __init__(self, share: Share, own: OwnShare, group: RankGroup) -> None:
+        self.config = share.config
+        self._own, self._group, self._vocabularies = own, group, share.vocabularies
 
     def kv_spec(self, block_size: int) -> KVSpec:
         """What an attention backend must hold for this rank's heads."""
-        return self._decoder.kv_spec(block_size)
+        return self._own.kv_spec(block_size)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
-        """As `Decoder.forward`; the same hidden states on all ranks."""
-        return self._decoder.forward(token_ids, positions, step)
+        """As `CausalDecoder.forward`; the same hidden states on all ranks."""
+        return self._own.forward(token_ids, positions, step)
 
     def make_room(self, rows: int) -> torch.Tensor:
         """For so many rows of hidden states, [rows, hidden]."""
-        return torch.empty(rows, self.config.hidden_size, dtype=self.dtype)
+        return torch.empty(rows, self.config.hidden_size, dtype=self._own.dtype)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """On rank 0 as `Decoder.logits`, for rows that it hands out to the others, whose own say only how
-        many there are; on those it gives nothing, [rows, 0]."""
-        own = self._decoder.logits(self._group.hand_out(hidden))
+        """On rank 0 as `CausalDecoder.logits`, for rows that it hands out to the others, whose own say only
+        how many there are; on those it gives nothing, [rows, 0]."""
+        own = self._own.logits(self._group.hand_out(hidden))
         widest = max(map(len, self._vocabularies))
         parts = self._group.collect(pad(own, (0, widest - own.shape[1])))
         cut = [part[:, : len(span)] for part, span in zip(parts, self._vocabularies, strict=False)]
         return torch.cat(cut, dim=1) if cut else own[:, :0]
 
 
-def _sum_over(group: RankGroup, layer: Layer) -> Layer:
+def build_share(share: Share, source: TensorSource, dtype: torch.dtype, group: RankGroup) -> Decoder:
+    """A decoder of torch parts that has one share alone. Its embedding is summed, its layers are not yet."""
+    decoder = Decoder(share.local, Tensors(SharedSource(source, share), tensor_shapes(share.config), dtype))
+    decoder.embed = VocabularyEmbedding(decoder.embed, share.vocabulary, group)
+    return decoder
+
+
+def sum_over(group: RankGroup, decoder: Decoder) -> Decoder:
+    """The same, each layer's two sums made over all ranks."""
+    decoder.layers = [_sum_layer(group, layer) for layer in decoder.layers]
+    return decoder
+
+
+def _sum_layer(group: RankGroup, layer: Layer) -> Layer:
     """The layer, its two sums made over all ranks."""
     attention, mlp = layer.attention, layer.mlp
     attention = replace(attention, output=_row_parallel(attention.output, group))

@@ -10,10 +10,17 @@ import torch
 
 from headrace.gpu_engine.attention.contract import AttentionBackend, BackendFactory, KVSpec
 from headrace.gpu_engine.attention.select import select_backend
-from headrace.gpu_engine.backend import load_dtype
+from headrace.gpu_engine.backend import (
+    format_suffix,
+    is_native,
+    load_dtype,
+    native_formats,
+    refuse_formats,
+)
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.memory.machine import require_memory
 from headrace.gpu_engine.models.config import ModelConfig
+from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.folder import read_model_type
 from headrace.gpu_engine.models.load import LoadedModel, open_checkpoint
@@ -22,8 +29,12 @@ from headrace.gpu_engine.models.shapes import tensor_shapes
 from headrace.gpu_engine.models.stretch import stretch
 from headrace.gpu_engine.models.weights.resolve import model_name, resolve_model
 from headrace.gpu_engine.models.weights.tensors import TensorSource
-from headrace.gpu_engine.parallel.decoder import SharedDecoder
+from headrace.gpu_engine.native.attention import NativeMemory
+from headrace.gpu_engine.native.library import library
+from headrace.gpu_engine.native.pool import Pool
+from headrace.gpu_engine.parallel.decoder import SharedDecoder, build_share, sum_over
 from headrace.gpu_engine.parallel.group import RankGroup
+from headrace.gpu_engine.parallel.native import Kernels, NativeShare
 from headrace.gpu_engine.parallel.share import Share, refuse_uneven
 
 
@@ -58,8 +69,7 @@ class SharedMemory:
 
 
 def open_model(config: EngineConfig) -> OpenModel:
-    """The model that `config` names. Raises ModelError where it cannot be shared by as many ranks, or not
-    by the backend that `config` asks for."""
+    """The model that `config` names. Raises ModelError where it cannot be shared by as many ranks."""
     size = config.tensor_parallel_size
     _refuse_settings(config)
     path = resolve_model(config.model)
@@ -75,20 +85,67 @@ def open_model(config: EngineConfig) -> OpenModel:
     return OpenModel(model_name(config.model, path), fingerprint, stretched, source)
 
 
-def load_share(config: EngineConfig, model: OpenModel, group: RankGroup) -> LoadedModel:
-    """The share of this rank, whose decoder is a `SharedDecoder`; `num_bytes` are of all ranks. Sets the
-    number of torch's threads, which is the process's own, to this rank's share. Raises ModelError."""
+def load_share(
+    config: EngineConfig, model: OpenModel, group: RankGroup
+) -> tuple[LoadedModel, BackendFactory]:
+    """The share of this rank, whose decoder is a `SharedDecoder`, and what keeps its KV memory; `num_bytes`
+    are of all ranks. Raises ModelError.
+
+    Sets the number of torch's threads, which is the process's own, to this rank's share, and binds the
+    calling thread to this rank's CPUs where `pin_threads` is set.
+    """
     torch.set_num_threads(share_of_threads(config))
     dtype = load_dtype(config)
     num_bytes = model.num_weights * dtype.itemsize
     require_memory(num_bytes, f"The weights of {config.model} take", "use a smaller model, or bfloat16")
-    decoder = SharedDecoder(Share(model.config, group.rank, group.size), model.source, dtype, group)
-    return LoadedModel(model.name, model.fingerprint, num_bytes, decoder)
+    share = Share(model.config, group.rank, group.size)
+    decoder = build_share(share, model.source, dtype, group)
+    if _is_native(config, decoder):
+        return _go_native(config, model, share, decoder, group)
+    refuse_formats(config, model.name)
+    shared = SharedDecoder(share, sum_over(group, decoder), group)
+    memory = SharedMemory(select_backend(config.attention), share.size)
+    return LoadedModel(model.name, model.fingerprint, num_bytes, shared), memory
 
 
-def choose_memory(config: EngineConfig) -> BackendFactory:
-    """What keeps a rank's part of the KV memory."""
-    return SharedMemory(select_backend(config.attention), config.tensor_parallel_size)
+def _go_native(
+    config: EngineConfig, model: OpenModel, share: Share, decoder: Decoder, group: RankGroup
+) -> tuple[LoadedModel, BackendFactory]:
+    kernels = library()
+    assert kernels is not None, "is_native has seen them"
+    threads = share_of_threads(config)
+    if config.pin_threads:
+        _take_cpus(share)
+    pool = Pool(threads, kernels=kernels, pin=config.pin_threads)
+    torch.set_num_threads(1)  # torch's would spin beside the pool's, and has little left to do
+    form, cache_dtype = native_formats(config)
+    own = NativeShare(decoder, Kernels(pool, form, group), cache_dtype)
+    suffix = format_suffix(form, cache_dtype)
+    # A scale spans the inputs of one rank only, so that other numbers of ranks round otherwise.
+    fingerprint = model.fingerprint + (suffix and f"{suffix}/{share.size}")
+    loaded = LoadedModel(
+        model.name, fingerprint, share.size * own.num_bytes, SharedDecoder(share, own, group)
+    )
+    return loaded, SharedMemory(NativeMemory(pool), share.size)
+
+
+def _is_native(config: EngineConfig, decoder: Decoder) -> bool:
+    if decoder.config.experts is None:
+        return is_native(config, decoder)
+    if config.backend == "native":
+        raise ModelError(
+            "The native kernels do not share experts among ranks; use backend auto, which takes torch's "
+            "operators, or leave tensor_parallel_size at 1."
+        )
+    return False
+
+
+def _take_cpus(share: Share) -> None:
+    """Leaves to this thread, and those that it starts, its share of the CPUs it has, if there are enough."""
+    cpus = sorted(os.sched_getaffinity(0))
+    count = len(cpus) // share.size
+    if count:
+        os.sched_setaffinity(0, cpus[share.rank * count : (share.rank + 1) * count])
 
 
 def share_of_threads(config: EngineConfig) -> int:
@@ -103,14 +160,4 @@ def _refuse_settings(config: EngineConfig) -> None:
         raise ModelError(
             f"LoRA adapters cannot be shared by {size} ranks; merge one into the model's weights, or leave "
             "tensor_parallel_size at 1."
-        )
-    if config.backend == "native":
-        raise ModelError(
-            f"backend native computes a whole step in one process, so {size} ranks cannot share it; "
-            "use backend auto, which takes torch's operators, or leave tensor_parallel_size at 1."
-        )
-    if config.weight_format not in ("auto", "float32"):
-        raise ModelError(
-            f"weight_format {config.weight_format} needs the native kernels, which {size} ranks cannot "
-            "share; leave weight_format at auto, or tensor_parallel_size at 1."
         )

@@ -10,7 +10,7 @@ import torch
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.parallel.decoder import SharedDecoder
 from headrace.gpu_engine.parallel.group import RankGroup, connect
-from headrace.gpu_engine.parallel.load import choose_memory, load_share, open_model
+from headrace.gpu_engine.parallel.load import load_share, open_model
 from headrace.gpu_engine.parallel.messages import (
     Compute,
     Join,
@@ -72,6 +72,6 @@ def _meet(config: EngineConfig, order: Join) -> RankGroup:
 
 
 def _load(config: EngineConfig, group: RankGroup) -> tuple[ModelRunner, SharedDecoder]:
-    model = load_share(config, open_model(config), group)
+    model, memory = load_share(config, open_model(config), group)
     assert isinstance(model.decoder, SharedDecoder)
-    return make_runner(config, model, choose_memory(config)), model.decoder
+    return make_runner(config, model, memory), model.decoder

@@ -18,7 +18,7 @@ from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.parallel.crew import Crew, RanksLost, Worker
 from headrace.gpu_engine.parallel.decoder import SharedDecoder
 from headrace.gpu_engine.parallel.group import PeersLost, TorchGroup, connect
-from headrace.gpu_engine.parallel.load import OpenModel, choose_memory, load_share, open_model
+from headrace.gpu_engine.parallel.load import OpenModel, load_share, open_model
 from headrace.gpu_engine.parallel.messages import Join, Loaded, Score, order_of
 from headrace.gpu_engine.parallel.processes import start_workers
 from headrace.gpu_engine.runner import ModelRunner, make_runner
@@ -129,10 +129,10 @@ def lead(
     try:
         with TemporaryDirectory(prefix="headrace-") as folder:
             group = _meet(config, crew, os.path.join(folder, "ranks"), patience)
-            share = load_share(config, model, group)
+            share, memory = load_share(config, model, group)
             assert isinstance(share.decoder, SharedDecoder)
             whole = replace(share, decoder=LeadingDecoder(share.decoder, crew))
-            runner = make_runner(config, whole, choose_memory(config))
+            runner = make_runner(config, whole, memory)
             own = Loaded(runner.fingerprint, runner.num_blocks, runner.num_host_slots)
             others = crew.hear(patience.load_s)
     except BaseException:

@@ -18,6 +18,7 @@ from headrace.gpu_engine.build import EngineUnusable, build_engine
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.engine import StepEngine
 from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.native.library import library
 from headrace.gpu_engine.parallel.crew import RanksLost
 from headrace.gpu_engine.parallel.decoder import SharedDecoder
 from headrace.gpu_engine.parallel.group import connect
@@ -70,6 +71,50 @@ def test_ranks_bring_the_tokens_of_one(tiny_model: TinyModel, name: str, size: i
     expected = Sequences(load_runner(config_of(tiny_model(name), 1)), prompts, 6, seed=1).run(50)
     with ranks(config_of(tiny_model(name), size)) as runner:
         assert Sequences(runner, prompts, 6, seed=2).run(9) == expected
+
+
+needs_kernels = pytest.mark.skipif(library() is None, reason="no compiler and no prebuilt kernels")
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["llama-biased", "gemma3"])
+def test_native_shares_bring_the_tokens_of_one(tiny_model: TinyModel, name: str) -> None:
+    prompts = prompts_of([17, 40])
+    expected = Sequences(load_runner(config_of(tiny_model(name), 1)), prompts, 6, seed=1).run(50)
+    with ranks(config_of(tiny_model(name), backend="native")) as runner:
+        assert Sequences(runner, prompts, 6, seed=2).run(9) == expected
+
+
+@needs_kernels
+@pytest.mark.parametrize(("name", "form"), [("gemma2", "float32"), ("qwen3", "int8")])
+def test_a_row_over_four_native_shares_is_the_same_bits_in_any_company(
+    tiny_model: TinyModel, name: str, form: str
+) -> None:
+    """Its sums have four terms each, so their order shows."""
+    [prompt, other] = prompts_of([24, 9])
+    whole = [Chunk("a", prompt, 0, [1, 2], True, GREEDY)]
+    begins = [Chunk("b", other[:1], 0, [5], True, GREEDY), Chunk("a", prompt[:7], 0, [3], False, GREEDY)]
+    ends = [Chunk("b", other[1:], 1, [5], True, GREEDY), Chunk("a", prompt[7:], 7, [3, 4], True, GREEDY)]
+    with ranks(config_of(tiny_model(name), 4, backend="native", weight_format=form)) as runner:
+        rows = [hidden_of(runner, chunks) for chunks in (whole, begins, ends)]
+    assert torch.equal(rows[0], torch.cat((rows[1][-7:], rows[2][-17:])))
+
+
+def hidden_of(runner: ParallelRunner, chunks: Sequence[Chunk]) -> torch.Tensor:
+    """The rows of a step, on rank 0."""
+    kept: list[Any] = []
+    compute = runner._runner.compute
+
+    def keep(plan: StepPlan) -> Any:
+        kept.append(compute(plan))
+        return kept[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner._runner, "compute", keep)
+        runner.launch(StepPlan(1, chunks))
+    [(_, hidden)] = kept
+    assert isinstance(hidden, torch.Tensor)
+    return hidden
 
 
 def test_swap_preemption_and_log_probabilities_work_over_ranks(tiny_model: TinyModel) -> None:
@@ -216,8 +261,7 @@ def test_what_fails_on_the_first_rank_ends_the_others(
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"backend": "native"}, "backend native computes a whole step in one process"),
-        ({"weight_format": "int8", "backend": "auto"}, "weight_format int8 needs the native kernels"),
+        ({"lora_modules": {"a": "b"}}, "LoRA adapters cannot be shared by 2 ranks"),
         ({"tensor_parallel_size": 3}, "tensor_parallel_size 3 does not divide the 4 query heads"),
     ],
 )
@@ -226,6 +270,16 @@ def test_what_ranks_cannot_do_is_refused_by_name(
 ) -> None:
     with pytest.raises(ModelError, match=sentence):
         open_model(config_of(tiny_model("llama"), **fields))
+
+
+def test_what_only_the_native_kernels_can_do_is_refused_where_they_cannot_serve(
+    tiny_model: TinyModel,
+) -> None:
+    config = config_of(tiny_model("qwen3-moe-mixed"), backend="native")
+    with pytest.raises(ModelError, match="native kernels do not share experts"):
+        lead_threads(config)
+    with pytest.raises(ModelError, match="weight_format int8 needs the native kernels, which the other"):
+        lead_threads(config_of(tiny_model("llama"), weight_format="int8"))
 
 
 def test_a_model_that_transformers_computes_is_refused(tmp_path: Path) -> None:
