@@ -13,11 +13,16 @@ import msgspec
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer must look like. `source` is a JSON schema (as JSON), a regular expression (Rust's
     syntax, matched against the whole answer) or a Lark grammar (llguidance's dialect) that begins with
-    `start`; `choices`, for `choice`, are the only answers there are."""
+    `start`; `choices`, for `choice`, are the only answers there are.
+
+    Refusals call it `param`. `parts`: JSON schemas within `source`, each with its name and in itself
+    complete; a refusal names the one that is at fault."""
 
     kind: Literal["json_schema", "regex", "choice", "lark"]
     source: str = ""
     choices: tuple[str, ...] = ()
+    param: str = "grammar"
+    parts: tuple[tuple[str, str], ...] = ()
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,23 +25,27 @@ class EngineUnusable(Exception):
     """The engine cannot start; the text is a sentence for the user that says what to do."""
 
 
-def _close_nothing() -> None:
-    """Most engines have nothing to end."""
+def _do_nothing() -> None:
+    """Most engines have nothing to end, and some nothing to prepare."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
     """An engine and the tokenizer that its prompts are made with. `close` ends the processes that it has
-    started, after its last step; they end with this one in any case."""
+    started, after its last step; they end with this one in any case. `prepare_grammars`: what would stop all
+    threads for up to a second at the first request that has one."""
 
     engine: CountingEngine
     tokenizer: Tokenizer
-    close: Callable[[], object] = _close_nothing
+    close: Callable[[], object] = _do_nothing
+    prepare_grammars: Callable[[], object] = _do_nothing
 
 
 def build_engine(config: EngineConfig) -> CountingEngine:
     """The engine that `config` describes, ready to step. Raises EngineUnusable."""
-    return load_engine(config).engine
+    loaded = load_engine(config)
+    loaded.prepare_grammars()
+    return loaded.engine
 
 
 def load_engine(config: EngineConfig) -> LoadedEngine:
@@ -68,6 +72,7 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
     # Imported here, so that the simulated engine, and a model that is not there, need not wait for torch.
     from headrace.gpu_engine.embedding.settings import pooler_maker
     from headrace.gpu_engine.engine import StepEngine
+    from headrace.gpu_engine.grammar_queue import GrammarQueue
     from headrace.gpu_engine.models.folder import check_config
     from headrace.gpu_engine.parallel.runner import ParallelRunner, load_parallel_runner
     from headrace.gpu_engine.runner import load_runner
@@ -90,8 +95,11 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
         vocab_size=runner.vocab_size,
         poolers=pooler_maker(config, path, runner.hidden_size),
     )
-    close = runner.close if isinstance(runner, ParallelRunner) else _close_nothing
-    return LoadedEngine(_for_several(engine), tokenizer, close)
+    close = runner.close if isinstance(runner, ParallelRunner) else _do_nothing
+    if engine.guides is None:
+        return LoadedEngine(_for_several(engine), tokenizer, close)
+    queue = GrammarQueue(engine, engine.guides)
+    return LoadedEngine(_for_several(queue), tokenizer, close, engine.guides.load)
 
 
 def _for_several(engine: CountingEngine) -> CountingEngine:

@@ -25,7 +25,7 @@ from headrace.gpu_engine.lora.known import check_adapter
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.out_of_memory import SparingSteps
 from headrace.gpu_engine.sampling.controls_maker import ControlsMaker
-from headrace.gpu_engine.sampling.guide import GrammarError
+from headrace.gpu_engine.sampling.guide import GrammarError, GuideMaker, refused_grammar
 from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.limits import Limits
 from headrace.gpu_engine.scheduling.policies import load_policy
@@ -161,21 +161,29 @@ class StepEngine:
         """What it holds now, and has done since it started."""
         return read_stats(self._scheduler, self._memory)
 
-    def add(self, request: EngineRequest) -> EngineError | None:
+    @property
+    def guides(self) -> GuideMaker | None:
+        """What follows grammars; None where the tokenizer allows none."""
+        return self._controls.guides
+
+    def check(self, request: EngineRequest) -> EngineError | None:
+        """Why `add` would refuse it, but for its grammar."""
         if request.id in self._texts or request.id in self._ended:
             message = f"Request {request.id} is in the engine already; wait for its last output."
             return EngineError(code="invalid_request", message=message, param="id")
         num_tokens = len(request.prompt_ids) + len(request.output_ids)
         error = self._limits.check(request) or check_embed(request, self._info.embedding_size)
         error = error or check_adapter(request.adapter, self._info.adapters)
-        error = error or self._bounds.check(self._scheduler, num_tokens)
+        return error or self._bounds.check(self._scheduler, num_tokens)
+
+    def add(self, request: EngineRequest) -> EngineError | None:
+        error = self.check(request)
         if error is not None:
             return error
         try:
             accepted = self._accept(request)
         except GrammarError as refusal:
-            message = f"The grammar cannot be used: {refusal}"
-            return EngineError(code="invalid_request", message=message, param="grammar")
+            return refused_grammar(request.params.grammar, refusal)
         ending = self._scheduler.add(accepted)
         text = self._texts[request.id] = self._open_text(self._tokenizer, request.prompt_ids, request.params)
         if request.output_ids:

@@ -39,7 +39,7 @@ def _rules(params: SamplingParams, vocab_size: int | None) -> Iterator[Rule]:
     yield from _answers(params)
     if params.grammar is not None:
         yield from _grammar(params.grammar)
-        yield from _beside_a_grammar(params)
+        yield from _beside_a_grammar(params, params.grammar)
     if vocab_size is not None:
         yield from _vocabulary("stop_token_ids", params.stop_token_ids, vocab_size)
         yield from _vocabulary("logit_bias", params.logit_bias, vocab_size)
@@ -100,24 +100,26 @@ def _answers(params: SamplingParams) -> Iterator[Rule]:
 
 
 def _grammar(grammar: Grammar) -> Iterator[Rule]:
+    name = grammar.param
     if grammar.kind == "choice":
-        yield bool(grammar.choices), "grammar", "A choice needs at least one string to choose from."
-        yield all(grammar.choices), "grammar", "A choice must not be an empty string."
+        yield bool(grammar.choices), name, f"{name} needs at least one string to choose from."
+        yield all(grammar.choices), name, f"{name} must not have an empty string."
     else:
-        yield bool(grammar.source.strip()), "grammar", f"The {grammar.kind} of the grammar is empty."
+        yield bool(grammar.source.strip()), name, f"{name} is an empty {grammar.kind}."
     size = len(grammar.source) + sum(map(len, grammar.choices))
-    yield _at_most("grammar", size, MAX_GRAMMAR_CHARACTERS, "characters")
+    yield _at_most(name, size, MAX_GRAMMAR_CHARACTERS, "characters")
 
 
-def _beside_a_grammar(params: SamplingParams) -> Iterator[Rule]:
+def _beside_a_grammar(params: SamplingParams, grammar: Grammar) -> Iterator[Rule]:
     """What would forbid the only token that the grammar lets follow, or go on behind its end."""
     asked = {
         "ignore_eos": params.ignore_eos,
         "min_tokens": params.min_tokens > 0,
         "bad_words": bool(params.bad_words),
     }
+    other = "a grammar" if grammar.param == "grammar" else grammar.param
     for name, value in asked.items():
-        yield not value, name, f"{name} cannot be combined with a grammar: leave one of them out."
+        yield not value, name, f"{name} cannot be combined with {other}: leave one of them out."
 
 
 def _vocabulary(name: str, ids: Iterable[int], vocab_size: int) -> Iterator[Rule]:

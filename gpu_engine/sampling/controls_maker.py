@@ -21,7 +21,7 @@ class ControlsMaker:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, poolers: PoolerMaker | None = None) -> None:
         self._tokenizer = tokenizer
         self._poolers = poolers
-        self._guides = _guide_maker(tokenizer, vocab_size)
+        self.guides = _guide_maker(tokenizer, vocab_size)
 
     def make(self, request: EngineRequest, token_ids: list[int]) -> Controls | None:
         """None where plain sampling will do. `token_ids`: the list in which the engine keeps the known tokens
@@ -66,9 +66,9 @@ class ControlsMaker:
     def _guide(self, params: SamplingParams, known: KnownTokens) -> Guide | None:
         if params.grammar is None:
             return None
-        if self._guides is None:
+        if self.guides is None:
             raise GrammarError("this model's tokenizer has no end token, or no form that grammars can use")
-        return self._guides.make(params.grammar, known)
+        return self.guides.make(params.grammar, known)
 
 
 def _guide_maker(tokenizer: Tokenizer, vocab_size: int) -> GuideMaker | None:

@@ -8,16 +8,19 @@ is among them only where the grammar may end.
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Container, Sequence
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
 
-from headrace.gpu_engine.api import Grammar
+from headrace.gpu_engine.api import EngineError, Grammar
 from headrace.gpu_engine.sampling.known import KnownTokens
 
 Allowed = npt.NDArray[np.bool_]
@@ -29,8 +32,39 @@ LEXER_FUEL: Final = 500_000
 strings needs less; a regular expression that is made to be expensive holds up its first step half as long."""
 
 
+MOST_KEPT: Final = 64
+"""Compiled grammars; a large one takes some megabytes."""
+
+Content: TypeAlias = tuple[str, str, tuple[str, ...]]
+
+
+MOST_MASK_S: Final = 0.5
+"""Processor time of the first mask, of which one takes milliseconds, if not a grammar is made to be
+expensive: all running requests wait for the masks of a step."""
+
+
 class GrammarError(Exception):
-    """A grammar cannot be used; the text is the parser's own."""
+    """A grammar cannot be used; the text is the parser's own. `part`: which of its parts is at fault."""
+
+    def __init__(self, message: str, part: int | None = None) -> None:
+        super().__init__(message)
+        self.part = part
+
+
+Compiled: TypeAlias = LLMatcher | GrammarError
+"""A matcher at the beginning of its grammar, or why there is none."""
+
+
+def refused_grammar(grammar: Grammar | None, refusal: GrammarError) -> EngineError:
+    """In terms of what the user wrote."""
+    assert grammar is not None
+    param = grammar.param if refusal.part is None else grammar.parts[refusal.part][0]
+    return EngineError(code="invalid_request", message=f"{param} cannot be used: {refusal}", param=param)
+
+
+def content_of(grammar: Grammar) -> Content:
+    """What it says, whatever it is called."""
+    return grammar.kind, grammar.source, grammar.choices
 
 
 class Guide:
@@ -60,7 +94,11 @@ class Guide:
 
 
 class GuideMaker:
-    """Makes guides for one vocabulary; loading it takes up to a second, once, at the first grammar.
+    """Makes guides for one vocabulary. Loading that takes up to a second, once, at the first grammar or by
+    `load`.
+
+    A grammar is compiled once, and copied for each request; the last `MOST_KEPT` are kept, with those that
+    were refused. `compile` may run in any thread, all else is its owner's.
 
     `tokenizer_json`: the tokenizer in the form of Hugging Face's `tokenizer.json`. `vocab_size`: at least as
     many ids as it has and as a row has logits. `eos_ids`: at least one.
@@ -70,19 +108,73 @@ class GuideMaker:
         self._source = tokenizer_json
         self._vocab_size = vocab_size
         self._eos_ids = sorted(eos_ids)
+        self._loading = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
+        self._kept: OrderedDict[Content, Compiled] = OrderedDict()
+
+    def load(self) -> LLTokenizer:
+        """The vocabulary, as llguidance needs it. Holds the interpreter while it is made."""
+        with self._loading:
+            if self._tokenizer is None:
+                self._tokenizer = LLTokenizer(self._source, n_vocab=self._vocab_size, eos_token=self._eos_ids)
+            return self._tokenizer
+
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether a guide can be made without compiling."""
+        return content_of(grammar) in self._kept
+
+    def compile(self, grammar: Grammar) -> Compiled:
+        """The grammar with its first mask computed, since that is where an expensive one takes its time; or
+        why it is refused, in the parser's words."""
+        try:
+            matcher = self._match(_compile(grammar))
+            if not matcher.is_error():
+                return matcher
+            return self._at_fault(grammar) or GrammarError(_first_lines(matcher.get_error()))
+        except GrammarError as refusal:
+            return refusal
+
+    def keep(self, grammar: Grammar, compiled: Compiled) -> None:
+        """For the next requests with this grammar."""
+        content = content_of(grammar)
+        self._kept[content] = compiled
+        self._kept.move_to_end(content)
+        if len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
 
     def make(self, grammar: Grammar, known: KnownTokens) -> Guide:
         """Raises GrammarError in the parser's words, also where the output so far does not follow it."""
-        if self._tokenizer is None:
-            self._tokenizer = LLTokenizer(self._source, n_vocab=self._vocab_size, eos_token=self._eos_ids)
-        limits = LLParserLimits(initial_lexer_fuel=LEXER_FUEL, verbose_errors=False)
-        matcher = LLMatcher(self._tokenizer, _compile(grammar), log_level=0, limits=limits)
-        guide = Guide(matcher, self._vocab_size, known)
+        compiled = self._kept.get(content_of(grammar))
+        self.keep(grammar, compiled if compiled is not None else self.compile(grammar))
+        compiled = self._kept[content_of(grammar)]
+        if isinstance(compiled, GrammarError):
+            raise GrammarError(str(compiled), compiled.part)
+        guide = Guide(compiled.deep_copy(), self._vocab_size, known)
         guide.catch_up(self._eos_ids)
-        if matcher.is_error():
-            raise GrammarError(_first_lines(matcher.get_error()))
+        if guide.matcher.is_error():
+            raise GrammarError(_first_lines(guide.matcher.get_error()))
         return guide
+
+    def _match(self, source: str) -> LLMatcher:
+        limits = LLParserLimits(initial_lexer_fuel=LEXER_FUEL, verbose_errors=False)
+        matcher = LLMatcher(self.load(), source, log_level=0, limits=limits)
+        if not matcher.is_error():
+            begun = time.thread_time()
+            matcher.compute_bitmask()
+            spent = time.thread_time() - begun
+            if spent > MOST_MASK_S and not matcher.is_error():
+                raise GrammarError(
+                    f"its first token alone takes {spent:.1f} s to decide; make its repetitions smaller"
+                )
+        return matcher
+
+    def _at_fault(self, grammar: Grammar) -> GrammarError | None:
+        """The first part that cannot be used by itself either."""
+        for place, (_, schema) in enumerate(grammar.parts):
+            alone = self._match(LLMatcher.grammar_from_json_schema(schema))
+            if alone.is_error():
+                return GrammarError(_first_lines(alone.get_error()), place)
+        return None
 
 
 class Masks:
