@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.broker.contract import Opened, OpenOutcome
 from headrace.broker.events import Event, Started
-from headrace.broker.fold import fold
+from headrace.broker.fold import Answer, fold
 from headrace.broker.lines.request import ParsedRequest, Sampling
 from headrace.consumer.chunks import chunks_of
 from headrace.consumer.inflight import InFlight
@@ -25,15 +25,16 @@ PREPARED = Prepared([1], SamplingParams())
 class Reader:
     """The rule of `chunk_line`'s docstring, and nothing else."""
 
-    text: str = ""
-    highest: tuple[int, int] = (0, -1)
+    text: dict[int, str] = field(default_factory=dict)
+    highest: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def read(self, line: bytes) -> None:
         chunk = json.loads(line)
-        place = (chunk["epoch"], chunk["seq"])
-        if place > self.highest:
-            self.highest = place
-            self.text = self.text[: chunk["offset"]] + chunk["choices"][0]["delta"]["content"]
+        [choice] = chunk["choices"]
+        index, place = choice["index"], (chunk["epoch"], chunk["seq"])
+        if place > self.highest.get(index, (0, -1)):
+            self.highest[index] = place
+            self.text[index] = self.text.get(index, "")[: chunk["offset"]] + choice["delta"]["content"]
 
 
 @dataclass
@@ -44,12 +45,13 @@ class Topic:
     chunks: list[bytes] = field(default_factory=list)
     made: list[bytes] = field(default_factory=list)  # each once, whatever became of it
     epoch: int = 0
+    answers: int = 1
 
-    def text(self) -> str:
+    def text(self, index: int = 0) -> str:
         reader = Reader()
         for chunk in self.chunks:
             reader.read(chunk)
-        return reader.text
+        return reader.text.get(index, "")
 
 
 def begin(
@@ -66,12 +68,13 @@ def begin(
     flight = InFlight(delivery(stream=stream, reply_to=reply_to), 0.0)
     flight.opened(Opened(OpenOutcome.RUN, topic.epoch, state, False, NOW_MS))
     if marked:
-        flight.mark(Started(topic.epoch, "c", "d", 0, b"h", "", kept=len(state.token_ids)), 0.0)
+        flight.mark(Started(topic.epoch, "c", "d", 0, b"h", "", kept=state.num_tokens), 0.0)
         assert publish(topic, flight) == []
         acknowledge(flight)
     flight.parsed = ParsedRequest("/v1/chat/completions", "c", "m", None, None, Sampling())
-    kept = len(state.token_ids) if keeps else 0
-    replayed = Prepared([1], SamplingParams(), (state.text,) if keeps else ())
+    kept = state.num_tokens if keeps else 0
+    texts = [state.answers.get(index, Answer()).text for index in range(topic.answers)]
+    replayed = Prepared([1], SamplingParams(n=topic.answers), tuple(texts) if keeps else ())
     flight.begin(replayed, Started(topic.epoch, "c", "d", 1, b"h", "f", kept=kept), 0.0)
     flight.placed("k", 1)
     return flight
@@ -160,18 +163,21 @@ MOVES = ["token", "silent", "publish", *FATES, *TAKE_OVERS, "death", "repeat", "
 
 
 @settings(deadline=None, max_examples=300)
-@given(moves=st.lists(st.sampled_from(MOVES), max_size=40), picks=st.integers(0, 1000))
+@given(
+    moves=st.lists(st.sampled_from(MOVES), max_size=40), picks=st.integers(0, 1000), answers=st.integers(1, 3)
+)
 def test_a_reader_that_follows_the_rule_ends_up_with_the_text_of_the_log(
-    moves: list[str], picks: int
+    moves: list[str], picks: int, answers: int
 ) -> None:
-    topic = Topic()
+    topic = Topic(answers=answers)
     flight, stale = begin(topic), list[InFlight]()
     for number, move in enumerate(moves):
         assert flight.outbox is not None
         match move:
             case "token" | "silent":
                 text = f"<{number}>" if move == "token" else ""
-                flight.received(Output(id="k", token_ids=[number], text=text), 0.0)
+                index = number % answers
+                flight.received(Output(id="k", index=index, token_ids=[number], text=text), 0.0)
             case "publish":
                 publish(topic, flight)
                 acknowledge(flight)
@@ -190,8 +196,11 @@ def test_a_reader_that_follows_the_rule_ends_up_with_the_text_of_the_log(
                 late = stale.pop()
                 late.received(Output(id="k", token_ids=[7], text="stale"), 0.0)
                 topic.chunks.extend(publish(Topic(), late, lands="nothing"))
-    flight.received(Output(id="k", token_ids=[0], text="end"), 0.0)
+    for index in range(answers):
+        flight.received(Output(id="k", index=index, token_ids=[0], text="end"), 0.0)
     publish(topic, flight)
-    assert topic.text() == fold(topic.log).text
-    places = [(chunk["epoch"], chunk["seq"]) for chunk in map(json.loads, topic.made)]
+    logged = fold(topic.log).answers
+    assert [topic.text(index) for index in range(answers)] == [logged[index].text for index in range(answers)]
+    made = map(json.loads, topic.made)
+    places = [(chunk["epoch"], chunk["seq"], chunk["choices"][0]["index"]) for chunk in made]
     assert len(set(places)) == len(places), "what is repeated can be told apart"
