@@ -15,8 +15,9 @@ from headrace.broker.lines.embeddings import parse_embedding
 from headrace.broker.lines.parameters import read_sampling
 from headrace.broker.lines.prompts import read_messages, read_prompt
 from headrace.broker.lines.refused import Refused, invalid, missing, type_name
-from headrace.broker.lines.request import LineError, ParsedRequest
+from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.lines.strict_json import MAX_LINE_BYTES, decode_object, too_long
+from headrace.broker.lines.tools import Tools, read_tools
 from headrace.broker.lines.unsupported import refuse_unsupported
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
@@ -51,14 +52,26 @@ def parse_body(endpoint: Endpoint, custom_id: str | None, body: Mapping[str, obj
     refuse_unsupported(endpoint, body)
     if endpoint == EMBEDDINGS:
         return parse_embedding(custom_id, _read_model(body.get("model")), body)
+    sampling = read_sampling(body)
+    tools = read_tools(body) if endpoint == CHAT else None
+    _refuse_both(sampling, tools)
     return ParsedRequest(
         endpoint=endpoint,
         custom_id=custom_id,
         model=_read_model(body.get("model")),
         messages=read_messages(body.get("messages")) if endpoint == CHAT else None,
         prompt=read_prompt(body.get("prompt")) if endpoint == COMPLETIONS else None,
-        sampling=read_sampling(body),
+        sampling=sampling,
+        tools=tools,
     )
+
+
+def _refuse_both(sampling: Sampling, tools: Tools | None) -> None:
+    """A form for all of an answer leaves no room for calls."""
+    if sampling.grammar is not None and tools is not None and tools.choice != "none":
+        raise invalid(
+            sampling.grammar.param, "cannot be combined with tools: leave one out, or set tool_choice to none"
+        )
 
 
 def _parse(fields: Mapping[str, object], in_file: bool) -> ParsedRequest:

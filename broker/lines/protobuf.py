@@ -6,13 +6,17 @@ the envelope (`broker.message.Message`); they are neither read nor written here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 from google.protobuf.message import DecodeError
+from msgspec import structs
 
 from headrace.broker.lines.openai import CHAT, COMPLETIONS, parse_body, read_custom_id
-from headrace.broker.lines.refused import Refused
+from headrace.broker.lines.refused import Refused, invalid
 from headrace.broker.lines.request import Grammar, LineError, ParsedRequest, Sampling
+from headrace.broker.lines.tools import Tool, Tools
 from headrace.v1 import inference_pb2 as pb
 
 
@@ -31,7 +35,7 @@ def from_message(message: pb.InferenceRequest) -> ParsedRequest | LineError:
     try:
         custom_id = read_custom_id(message.custom_id or None, required=False)
         body = _body(message)
-        return parse_body(CHAT if "messages" in body else COMPLETIONS, custom_id, body)
+        return _renamed(parse_body(CHAT if "messages" in body else COMPLETIONS, custom_id, body))
     except Refused as refused:
         return LineError(refused.code, refused.message, refused.param, custom_id)
 
@@ -50,6 +54,7 @@ def to_message(request: ParsedRequest) -> pb.InferenceRequest:
     )
     if request.messages is not None:
         message.chat.messages.extend(_chat_message(each) for each in request.messages)
+        _put_tools(message.chat, request.tools)
     elif isinstance(request.prompt, str):
         message.prompt = request.prompt
     else:
@@ -74,13 +79,63 @@ def _body(message: pb.InferenceRequest) -> dict[str, object]:
     body["model"] = message.model
     match message.WhichOneof("input"):
         case "chat":
-            body["messages"] = [{"role": m.role, "content": m.content} for m in message.chat.messages]
+            body |= _chat_body(message.chat)
         case "prompt":
             body["prompt"] = message.prompt
         case "token_ids":
             body["prompt"] = list(message.token_ids.ids)
         case _:
             raise Refused("missing_required_parameter", "prompt, chat or token_ids is required", "input")
+    return body
+
+
+def _renamed(request: ParsedRequest) -> ParsedRequest:
+    """A grammar goes by one name here, whichever that of its kind is in a body."""
+    grammar = request.sampling.grammar
+    if grammar is None:
+        return request
+    sampling = structs.replace(request.sampling, grammar=structs.replace(grammar, param="grammar"))
+    return structs.replace(request, sampling=sampling)
+
+
+def _chat_body(chat: pb.Chat) -> dict[str, object]:
+    body: dict[str, object] = {"messages": [_message_body(message) for message in chat.messages]}
+    if chat.tools:
+        body["tools"] = [
+            {"type": "function", "function": _tool_body(f"tools[{i}].function.parameters", tool)}
+            for i, tool in enumerate(chat.tools)
+        ]
+    match chat.tool_choice.WhichOneof("kind"):
+        case "mode":
+            body["tool_choice"] = chat.tool_choice.mode
+        case "function":
+            body["tool_choice"] = {"type": "function", "function": {"name": chat.tool_choice.function}}
+    if chat.HasField("parallel_tool_calls"):
+        body["parallel_tool_calls"] = chat.parallel_tool_calls
+    return body
+
+
+def _message_body(message: pb.ChatMessage) -> dict[str, object]:
+    body: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        body["tool_calls"] = [
+            {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.role == "tool":
+        body |= {"tool_call_id": message.tool_call_id, "name": message.name or None}
+    return body
+
+
+def _tool_body(where: str, tool: pb.Tool) -> dict[str, object]:
+    body: dict[str, object] = {"name": tool.name, "strict": tool.strict}
+    if tool.HasField("description"):
+        body["description"] = tool.description
+    if tool.HasField("parameters"):
+        try:
+            body["parameters"] = json.loads(tool.parameters)
+        except (ValueError, RecursionError) as error:
+            raise invalid(where, f"must be JSON: {error}") from None
     return body
 
 
@@ -140,7 +195,35 @@ def _grammar_message(grammar: Grammar | None) -> pb.Grammar | None:
 
 
 def _chat_message(message: Mapping[str, object]) -> pb.ChatMessage:
-    content = message["content"]
+    calls: Any = message.get("tool_calls") or ()
+    content = message.get("content") if calls else message["content"]
     if isinstance(content, list):
         content = "\n".join(part["text"] for part in content)
-    return pb.ChatMessage(role=str(message["role"]), content=str(content))
+    return pb.ChatMessage(
+        role=str(message["role"]),
+        content="" if content is None else str(content),
+        tool_calls=[pb.ToolCall(id=call["id"], **_function_of(call)) for call in calls],
+        tool_call_id=str(message.get("tool_call_id", "")),
+        name=str(message.get("name") or "") if message["role"] == "tool" else "",
+    )
+
+
+def _function_of(call: Mapping[str, Any]) -> dict[str, str]:
+    return {name: call["function"][name] for name in ("name", "arguments")}
+
+
+def _put_tools(chat: pb.Chat, tools: Tools | None) -> None:
+    if tools is None:
+        return
+    chat.tools.extend(_tool_message(tool) for tool in tools.offered)
+    if tools.only is not None:
+        chat.tool_choice.function = tools.only
+    elif tools.choice != "auto":
+        chat.tool_choice.mode = tools.choice
+    if not tools.parallel:
+        chat.parallel_tool_calls = False
+
+
+def _tool_message(tool: Tool) -> pb.Tool:
+    schema = None if tool.parameters is None else json.dumps(tool.parameters, ensure_ascii=False)
+    return pb.Tool(name=tool.name, description=tool.description, parameters=schema, strict=tool.strict)

@@ -7,14 +7,17 @@ from typing import Literal
 
 import msgspec
 
+from headrace.broker.lines.tools import Tools
+
 
 class Grammar(msgspec.Struct, frozen=True):
     """What an answer must look like. `source`: a JSON schema as JSON, a regular expression, or a Lark
-    grammar; `choices`: the only answers there are, for `choice`."""
+    grammar; `choices`: the only answers there are, for `choice`. `param`: what the user calls it."""
 
     kind: Literal["json_schema", "regex", "choice", "lark"]
     source: str = ""
     choices: tuple[str, ...] = ()
+    param: str = "grammar"
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -64,6 +67,7 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     prompt: str | Sequence[int] | None
     sampling: Sampling
     embedding: Embedding | None = None
+    tools: Tools | None = None
 
 
 class LineError(msgspec.Struct, frozen=True):

@@ -29,11 +29,8 @@ _CHAT: Neutral = {
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
     #

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from headrace.broker.lines.openai import parse_line
 from headrace.broker.lines.request import Grammar, LineError, ParsedRequest, Sampling
@@ -87,7 +88,13 @@ def test_text_parts_are_kept_as_parts() -> None:
         ([{"content": "x"}], "invalid_request", "messages[0].role"),
         ([{"role": ["user"], "content": "x"}], "invalid_request", "messages[0].role"),
         ([*USER, {"role": "owner", "content": "x"}], "invalid_request", "messages[1].role"),
-        ([{"role": "tool", "content": "x"}], "unsupported_parameter", "messages[0].role"),
+        ([{"role": "function", "content": "x"}], "unsupported_parameter", "messages[0].role"),
+        ([{"role": "tool", "content": "x"}], "missing_required_parameter", "messages[0].tool_call_id"),
+        (
+            [{"role": "tool", "tool_call_id": 5, "content": "x"}],
+            "invalid_request",
+            "messages[0].tool_call_id",
+        ),
         ([{"role": "user"}], "missing_required_parameter", "messages[0].content"),
         ([{"role": "user", "content": []}], "invalid_request", "messages[0].content"),
         ([{"role": "user", "content": 5}], "invalid_request", "messages[0].content"),
@@ -103,10 +110,22 @@ def test_text_parts_are_kept_as_parts() -> None:
             "messages[0].content[0].text",
         ),
         (
-            [{"role": "assistant", "content": "", "tool_calls": [{}]}],
-            "unsupported_parameter",
-            "messages[0].tool_calls",
+            [{"role": "assistant", "tool_calls": [{}]}],
+            "missing_required_parameter",
+            "messages[0].tool_calls[0].function",
         ),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "[]"}}],
+                }
+            ],
+            "invalid_request",
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ([{"role": "user", "content": "", "tool_calls": [{}]}], "invalid_request", "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": []}], "missing_required_parameter", "messages[0].content"),
     ],
 )
 def test_a_wrong_message_is_refused_by_its_place(messages: object, code: str, param: str) -> None:
@@ -175,8 +194,6 @@ def test_a_negative_seed_and_a_negative_top_k_take_their_canonical_value() -> No
     [
         ("use_beam_search", False, True),
         ("length_penalty", 1.0, True),
-        ("tools", [], [{"type": "function"}]),
-        ("tool_choice", "none", "required"),
         ("reasoning_effort", "none", "high"),
         ("truncate_prompt_tokens", None, 5),
         ("echo", False, True),
@@ -224,8 +241,29 @@ def test_a_bias_is_read_by_token_id_and_must_be_a_number_in_its_range() -> None:
 def test_what_an_answer_must_look_like_is_read_under_each_of_its_names(
     asked: dict[str, object], grammar: Grammar | None
 ) -> None:
-    assert parsed(chat(asked)).sampling.grammar == grammar
-    assert parsed(completion(asked)).sampling.grammar == grammar
+    for line in (chat(asked), completion(asked)):
+        read = parsed(line).sampling.grammar
+        assert (read and structs.replace(read, param="grammar")) == grammar
+
+
+def test_a_grammar_goes_by_the_name_that_the_user_wrote() -> None:
+    names: list[tuple[dict[str, Any], str]] = [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"guided_json": {"a": [1]}}, "guided_json"),
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"guided_choice": ["a", "b"]}, "guided_choice"),
+        ({"guided_grammar": "start: A"}, "guided_grammar"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"json_object": True}}, "structured_outputs.json_object"),
+    ]
+    for asked, param in names:
+        grammar = parsed(chat(asked)).sampling.grammar
+        assert grammar is not None
+        assert grammar.param == param
 
 
 @pytest.mark.parametrize(

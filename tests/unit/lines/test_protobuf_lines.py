@@ -10,6 +10,7 @@ from headrace.broker.lines.openai import Endpoint
 from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.protobuf import encode_request, from_message, parse_protobuf, to_message
 from headrace.broker.lines.request import Grammar, LineError, ParsedRequest, Sampling
+from headrace.broker.lines.tools import Tool, Tools
 from headrace.broker.message import JSON, PROTOBUF, Message
 from headrace.v1 import inference_pb2 as pb
 
@@ -39,11 +40,40 @@ samplings = st.builds(
     | st.builds(Grammar, st.sampled_from(["json_schema", "regex", "lark"]), words)
     | st.lists(words, min_size=1, max_size=3).map(lambda texts: Grammar("choice", choices=tuple(texts))),
 )
+names = st.from_regex(r"[a-zA-Z0-9_-]{1,9}", fullmatch=True)
+tool_calls = st.builds(
+    lambda call_id, name: {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}},
+    st.text(max_size=5),
+    names,
+)
 messages = st.lists(
-    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text()}),
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text()})
+    | st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": st.text(), "tool_calls": st.lists(tool_calls, min_size=1)}
+    )
+    | st.fixed_dictionaries(
+        {"role": st.just("tool"), "content": st.text(), "tool_call_id": st.text()}, optional={"name": words}
+    ),
     min_size=1,
     max_size=3,
 ).map(tuple)
+schemas = st.dictionaries(st.sampled_from(["properties", "é"]), st.just({"a": {"type": "integer"}}))
+tools = st.lists(
+    st.builds(Tool, names, st.none() | st.text(max_size=5), st.none() | schemas, st.booleans()),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda tool: tool.name,
+).flatmap(
+    lambda offered: (
+        st.builds(
+            Tools,
+            st.just(tuple(offered)),
+            st.sampled_from(["none", "auto", "required"]),
+            parallel=st.booleans(),
+        )
+        | st.builds(Tools, st.just(tuple(offered)), st.just("required"), st.just(offered[0].name))
+    )
+)
 prompts = st.text() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5)
 
 
@@ -51,13 +81,15 @@ prompts = st.text() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5
 def requests(draw: st.DrawFn) -> ParsedRequest:
     chat = draw(st.booleans())
     endpoint: Endpoint = "/v1/chat/completions" if chat else "/v1/completions"
+    sampling = draw(samplings)
     return ParsedRequest(
         endpoint=endpoint,
         custom_id=draw(st.none() | st.text(min_size=1, max_size=5)),
         model=draw(st.none() | st.text(min_size=1, max_size=5)),
         messages=draw(messages) if chat else None,
         prompt=None if chat else draw(prompts),
-        sampling=draw(samplings),
+        sampling=sampling,
+        tools=draw(st.none() | tools) if chat and sampling.grammar is None else None,
     )
 
 
@@ -112,6 +144,13 @@ def test_a_message_without_a_proper_input_is_refused(message: pb.InferenceReques
     error = from_message(message)
     assert isinstance(error, LineError)
     assert (error.code, error.unreadable) == (code, False)
+
+
+def test_a_schema_that_is_no_json_is_named() -> None:
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user")], tools=[pb.Tool(name="a", parameters="{")])
+    error = from_message(pb.InferenceRequest(chat=chat))
+    assert isinstance(error, LineError)
+    assert error.param == "tools[0].function.parameters"
 
 
 def test_text_parts_become_one_text() -> None:
