@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.broker.contract import Append, DeadLetter, Done, OpenOutcome, Retry
-from headrace.broker.events import Delta, Finished
+from headrace.broker.events import Delta, Finished, TokenLogprobs
 from headrace.broker.message import Lane, Message
 from tests.contract.case import Case
 from tests.contract.steps import (
@@ -54,6 +54,29 @@ async def test_a_successor_goes_on_where_the_dead_owner_stopped(case: Case) -> N
     assert await second.finish()
     whole = await shown(case.broker, ref)
     assert (whole.text, whole.restarts) == ("abcd", 0)
+
+
+async def test_a_successor_finds_every_answer_and_the_terminal_record_tells_of_all(case: Case) -> None:
+    sessions = await case.consumers(2)
+    ref = await publish_one(case.broker)
+    first = await start_writer(case, *sessions)
+    score = TokenLogprobs(5, -0.5, ((6, -0.25),))
+    await first.append(
+        Delta(first.epoch, 0, (97,), "a", prompt_logprobs=(score,)),
+        Delta(first.epoch, 1, (98,), "b", choice=2, logprobs=(score,)),
+    )
+    await case.lapse(first.session)
+    session, again = await take(case, sessions[1 - sessions.index(first.session)])
+    second = await Writer.open(session, again)
+    assert second.fold.answers[2].token_ids == [98]
+    assert (second.fold.others[2].logprobs, second.fold.prompt_logprobs) == ([score], [score])
+    await second.start(kept=second.fold.num_tokens)
+    await second.append(Delta(second.epoch, 2, (99,), "c", choice=2))
+    terminal = Finished(second.epoch, "stop", reasons=("stop", "stop", "length"), embeddings=(b"\0" * 4,))
+    assert await session.settle(again, second.epoch, Done(terminal, b"line"))
+    whole = await shown(case.broker, ref)
+    assert {number: answer.text for number, answer in whole.answers.items()} == {0: "a", 2: "bc"}
+    assert (whole.terminal, whole.restarts) == (terminal, 0)
 
 
 async def test_a_successor_that_cannot_resume_begins_anew_and_readers_drop_what_they_showed(
