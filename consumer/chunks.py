@@ -15,6 +15,10 @@ from headrace.broker.events import Delta, Event, Started
 from headrace.broker.lines.output import chunk_line
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.outbox import Outbox
+from headrace.consumer.tools import calls_in, read_answer
+from headrace.gpu_engine.text.tools.calls import Reply
+
+_NOTHING = Reply("", ())
 
 
 def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created: int) -> list[bytes]:
@@ -29,10 +33,11 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
     last_seq = outbox.next_seq - 1 + len(deltas)
     chunks = []
     for choice in range(len(flight.answers)) if from_the_start else deltas:
-        offset, content = outbox.written(choice).characters, deltas[choice].text if choice in deltas else ""
-        if from_the_start:
-            offset, content = 0, flight.answers[choice].text[: offset + len(content)]
-        if content:
+        written, fresh = outbox.written(choice).characters, deltas[choice].text if choice in deltas else ""
+        text = flight.answers[choice].text[: written + len(fresh)]
+        before = _NOTHING if from_the_start else _seen(flight, text[:written])
+        now = _seen(flight, text)
+        if now != before:
             chunk = chunk_line(
                 flight.parsed,
                 request_id=flight.request_id,
@@ -40,12 +45,20 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
                 created=created,
                 epoch=outbox.epoch,
                 seq=deltas[choice].seq if choice in deltas else last_seq,
-                offset=offset,
-                content=content,
+                offset=len(before.text),
+                content=now.text[len(before.text) :],
                 choice=choice,
+                call_offset=len(before.calls),
+                calls=calls_in(now)[len(before.calls) :],
             )
             chunks.append(chunk)
     return chunks
+
+
+def _seen(flight: InFlight, text: str) -> Reply:
+    """What a reader may see of an answer that has come so far: a call when it is whole."""
+    assert flight.parsed is not None
+    return read_answer(flight.parsed, flight.call_format, text, ended=False)
 
 
 def _goes_on(outbox: Outbox) -> bool:

@@ -43,6 +43,7 @@ from headrace.consumer.outbox import Outbox
 from headrace.consumer.prepare import Prepared, prompt_param
 from headrace.gpu_engine.api import EngineRequest, Output
 from headrace.gpu_engine.sampling.check import MAX_ANSWERS
+from headrace.gpu_engine.text.tools.formats import CallFormat
 
 
 class Phase(enum.Enum):
@@ -98,6 +99,11 @@ class InFlight:
     def text(self) -> str:
         """Of the first answer."""
         return self.answers[0].text
+
+    @property
+    def call_format(self) -> CallFormat | None:
+        """How calls of tools stand in its answers; None where there are no tools."""
+        return None if self.prepared is None else self.prepared.call_format
 
     @property
     def num_tokens(self) -> int:

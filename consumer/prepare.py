@@ -17,13 +17,16 @@ from headrace.broker.blobs import BlobStore, check_out
 from headrace.broker.lines import request as lines
 from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
+from headrace.broker.lines.tools import tool_fields
 from headrace.broker.message import Message
 from headrace.consumer.batches import BatchThread
 from headrace.consumer.failures import BROKEN_BY_US
 from headrace.consumer.settings import ConsumerSettings
+from headrace.consumer.tools import offered_tools, tool_grammar
 from headrace.gpu_engine.api import EmbedParams, EngineInfo, Grammar, SamplingParams
 from headrace.gpu_engine.text.contract import TextError, Tokenizer
 from headrace.gpu_engine.text.stream import open_text
+from headrace.gpu_engine.text.tools.formats import CallFormat
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +35,22 @@ T = TypeVar("T")
 MOST_SCORES = 1 << 16  # of a prompt
 CHARACTERS_PER_TOKEN = 512  # far above what the longest tokens of usual vocabularies hold, runs of spaces
 
+NO_TOOLS = (
+    "tools cannot be used with this model: its chat template knows none, or shows no form of calls that is "
+    "known here (the operator can name one by --tool-call-format)"
+)
+
 
 class Prepared(msgspec.Struct, frozen=True):
     """Ready for the engine, but for the seed. `replayed`: what the engine takes as shown already when the
-    tokens of interrupted answers are given to it, of each of them; empty where there are none."""
+    tokens of interrupted answers are given to it, of each of them; empty where there are none. `call_format`:
+    how calls of tools stand in the answers; None where there are no tools."""
 
     prompt_ids: list[int]
     params: SamplingParams
     replayed: tuple[str, ...] = ()
     embed: EmbedParams | None = None
+    call_format: CallFormat | None = None
 
     @property
     def num_results(self) -> int:
@@ -119,6 +129,8 @@ class Preparer:
     def _tokenise(self, parsed: ParsedRequest, kept: Sequence[Sequence[int]]) -> Prepared | LineError:
         if (problem := self._hopeless(parsed)) is not None:
             return LineError("context_length_exceeded", problem, prompt_param(parsed), parsed.custom_id)
+        if offered_tools(parsed) is not None and self._tokenizer.call_format is None:
+            return LineError("unsupported_parameter", NO_TOOLS, "tools", parsed.custom_id)
         try:
             prepared = self._prepare(parsed)
         except TextError as error:
@@ -136,7 +148,13 @@ class Preparer:
             first, *others = map(self._ids_of, parsed.embedding.inputs)
             embed = EmbedParams(dimensions=parsed.embedding.dimensions, others=others)
             return Prepared(first, SamplingParams(), embed=embed)
-        return Prepared(self._prompt_ids(parsed), sampling_params(parsed.sampling))
+        params, tools = sampling_params(parsed.sampling), offered_tools(parsed)
+        call_format = self._tokenizer.call_format
+        if tools is None or call_format is None or parsed.messages is None:
+            return Prepared(self._prompt_ids(parsed), params)
+        prompt_ids = self._tokenizer.encode_chat(parsed.messages, tool_fields(tools.offered))
+        params = msgspec.structs.replace(params, grammar=tool_grammar(tools, call_format))
+        return Prepared(prompt_ids, params, call_format=call_format)
 
     def _replay(self, prepared: Prepared, kept: Sequence[Sequence[int]]) -> str:
         """The text that one answer's tokens make; there may be none of it."""
@@ -149,7 +167,8 @@ class Preparer:
         limit = self._max_input_length
         if limit is None:
             return None
-        texts = [parsed.messages, parsed.prompt, *(parsed.embedding.inputs if parsed.embedding else ())]
+        chat = (parsed.messages, tool_fields(parsed.tools.offered) if parsed.tools else ())
+        texts = [chat, parsed.prompt, *(parsed.embedding.inputs if parsed.embedding else ())]
         characters = max(map(_characters, texts))  # token ids have none: they are for the engine to count
         if characters <= limit * CHARACTERS_PER_TOKEN:
             return None
@@ -244,7 +263,7 @@ def _prompt_scores(sampling: Sampling) -> int | None:
 def _engine_grammar(grammar: lines.Grammar | None) -> Grammar | None:
     if grammar is None:
         return None
-    return Grammar(kind=grammar.kind, source=grammar.source, choices=grammar.choices)
+    return Grammar(kind=grammar.kind, source=grammar.source, choices=grammar.choices, param=grammar.param)
 
 
 def served_names(settings: ConsumerSettings, info: EngineInfo) -> list[str]:

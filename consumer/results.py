@@ -6,8 +6,10 @@ from headrace.broker.contract import DeadLetter, Done, PassOn, Release, Retry, S
 from headrace.broker.events import Failed, Finished, Terminal
 from headrace.broker.lines.logprobs import Prompt, Spell
 from headrace.broker.lines.output import Choice, embeddings_line, failure_line, result_id, success_line
+from headrace.consumer.answer import Answer
 from headrace.consumer.endings import Exit
 from headrace.consumer.inflight import InFlight
+from headrace.consumer.tools import calls_in, read_answer
 
 
 def settlement(flight: InFlight, model: str, created: int, spell: Spell) -> Settlement:
@@ -49,14 +51,19 @@ def _result(flight: InFlight, terminal: Finished, model: str, created: int, spel
         request_id=flight.request_id,
         model=model,
         choices=[
-            Choice(answer.text, reason, answer.logprobs)
-            for answer, reason in zip(flight.answers, reasons, strict=True)
+            _choice(flight, answer, reason) for answer, reason in zip(flight.answers, reasons, strict=True)
         ],
         usage=terminal.usage,
         created=created,
         prompt=_prompt(flight),
         spell=spell,
     )
+
+
+def _choice(flight: InFlight, answer: Answer, reason: str) -> Choice:
+    assert flight.parsed is not None
+    reply = read_answer(flight.parsed, flight.call_format, answer.text)
+    return Choice(reply.text, reason, answer.logprobs, calls_in(reply))
 
 
 def _prompt(flight: InFlight) -> Prompt | None:

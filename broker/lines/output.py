@@ -25,6 +25,7 @@ from headrace.broker.lines.embeddings import vector_json
 from headrace.broker.lines.logprobs import Prompt, Spell, chat_logprobs, prompt_logprobs, text_logprobs
 from headrace.broker.lines.openai import CHAT
 from headrace.broker.lines.request import LineError, ParsedRequest
+from headrace.broker.lines.tools import ToolCall, call_fields
 
 Json: TypeAlias = Mapping[str, object]
 
@@ -52,6 +53,7 @@ class Choice(NamedTuple):
     text: str
     finish_reason: str
     logprobs: Sequence[TokenLogprobs] = ()
+    calls: Sequence[ToolCall] = ()
 
 
 def success_line(
@@ -70,7 +72,7 @@ def success_line(
     probabilities, where they are asked for; `spell`: the text of a token."""
     chat = request.endpoint == CHAT
     told = [
-        _chat_choice(index, choice, spell)
+        _chat_choice(request_id, index, choice, spell)
         if chat
         else _completion_choice(request, index, choice, prompt, spell)
         for index, choice in enumerate(choices)
@@ -126,6 +128,8 @@ def chunk_line(
     offset: int,
     content: str,
     choice: int = 0,
+    call_offset: int = 0,
+    calls: Sequence[ToolCall] = (),
 ) -> bytes:
     """A part of an answer, for a reply topic whose request asks for a stream: a chunk of the OpenAI API
 
@@ -142,8 +146,19 @@ def chunk_line(
 
     That is right however often chunks are repeated, whoever takes the request over, and if the answer has to
     begin anew. The result line, which has no `object`, ends the stream and holds the whole answer.
+
+    Of a chat with tools there is a sixth field, `call_offset`, the calls of the answer before this chunk. The
+    `delta` may have `tool_calls` then, each of them whole, and no `content`:
+
+        calls[index] = calls[index][:call_offset] + tool_calls
+
+    Text that may become a call is in no chunk before that is known, and then in the chunk of the call, or as
+    text.
     """
     chat = request.endpoint == CHAT
+    placed = [
+        {"index": i, **call_fields(call, request_id, i, choice)} for i, call in enumerate(calls, call_offset)
+    ]
     return _encode(
         {
             "id": ("chatcmpl-" if chat else "cmpl-") + request_id.removeprefix(REQUEST_PREFIX),
@@ -151,7 +166,9 @@ def chunk_line(
             "created": created,
             "model": model,
             "choices": [
-                _chat_delta(choice, content, offset) if chat else _text_choice(choice, content, None)
+                _chat_delta(choice, content, placed, is_first=offset + call_offset == 0)
+                if chat
+                else _text_choice(choice, content, None)
             ],
             "system_fingerprint": None,
             "custom_id": request.custom_id,
@@ -159,6 +176,7 @@ def chunk_line(
             "epoch": epoch,
             "seq": seq,
             "offset": offset,
+            **({"call_offset": call_offset} if request.tools is not None else {}),
         }
     )
 
@@ -210,10 +228,17 @@ def usage_fields(usage: Usage) -> dict[str, object]:
     }
 
 
-def _chat_choice(index: int, choice: Choice, spell: Spell) -> dict[str, object]:
-    message = {"role": "assistant", "content": choice.text, "refusal": None}
+def _chat_choice(request_id: str, index: int, choice: Choice, spell: Spell) -> dict[str, object]:
+    message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}
+    reason = choice.finish_reason
+    if choice.calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [
+            call_fields(call, request_id, place, index) for place, call in enumerate(choice.calls)
+        ]
+        reason = "tool_calls" if reason == "stop" else reason
     logprobs = chat_logprobs(choice.logprobs, spell)
-    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
 
 def _completion_choice(
@@ -226,9 +251,13 @@ def _completion_choice(
     return fields
 
 
-def _chat_delta(index: int, content: str, offset: int) -> dict[str, object]:
+def _chat_delta(index: int, content: str, calls: Sequence[Json], *, is_first: bool) -> dict[str, object]:
     """The role stands in the first one, as in the API."""
-    delta = {"content": content} if offset else {"role": "assistant", "content": content}
+    delta: dict[str, object] = {"role": "assistant"} if is_first else {}
+    if content or not calls:
+        delta["content"] = content
+    if calls:
+        delta["tool_calls"] = calls
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 

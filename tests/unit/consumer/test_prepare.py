@@ -134,7 +134,7 @@ async def test_everything_that_a_user_may_set_reaches_the_engine(preparer: Prepa
     lost = {name for name in unset if params[name] == default[name]}
     assert lost == {"seed"}
     assert params["logit_bias"] == {5: 1.5}
-    assert params["grammar"] == Grammar(kind="regex", source="a+")
+    assert params["grammar"] == Grammar(kind="regex", source="a+", param="structured_outputs.regex")
 
 
 async def test_an_echoed_prompt_is_told_with_the_answers_number_of_log_probabilities(
