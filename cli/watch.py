@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.broker.lines.embeddings import vector_json
 from headrace.broker.message import DEFAULT_TENANT, RequestRef
 from headrace.cli import options
 from headrace.cli.errors import ExitCode, Mistake
@@ -77,22 +79,33 @@ def _hint(sentence: str) -> None:
 
 
 async def _print(events: AsyncGenerator[pb.StreamEvent]) -> ExitCode:
-    """Text to stdout; what happens to it to stderr."""
+    """Text to stdout; what happens to it to stderr. Of several answers the first one is shown as it comes,
+    and the others at the end."""
     code = ExitCode.SOME_FAILED
+    others: dict[int, list[str]] = {}
     async with aclosing(events):
         async for event in events:
             match event.WhichOneof("kind"):
+                case "delta" if event.delta.choice:
+                    others.setdefault(event.delta.choice, []).append(event.delta.text)
                 case "delta":
                     sys.stdout.write(event.delta.text)
                     sys.stdout.flush()
                 case "restarted":
+                    others.clear()
                     _note(event.restarted.reason)
                 case "finished":
-                    sys.stdout.write("\n")
+                    texts = ["".join(pieces) for _, pieces in sorted(others.items())]
+                    sys.stdout.write("\n".join(["", *texts, *_vectors(event.finished), ""]))
                     code = ExitCode.OK
                 case "failed":
                     _note(f"{event.failed.message} ({event.failed.code})")
     return code
+
+
+def _vectors(finished: pb.StreamFinished) -> list[str]:
+    """Of texts that were embedded, as JSON."""
+    return [json.dumps(vector_json(vector, is_base64=False)) for vector in finished.embeddings]
 
 
 def _note(sentence: str) -> None:

@@ -6,13 +6,14 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypedDict
 
 import msgspec
 
 from headrace.broker.bounds import LONGEST_KEPT_S
 from headrace.broker.events import Usage
+from headrace.broker.fold import Answer
 from headrace.broker.ids import new_request_id
 from headrace.broker.lines.openai import CHAT, COMPLETIONS
 from headrace.broker.lines.protobuf import from_message, to_message
@@ -64,13 +65,15 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer. `finish_reason`: `stop` or `length`."""
+    """A whole answer. `finish_reason`: `stop` or `length`. Of several answers this is the first, which has
+    the `others`; `usage` is that of all."""
 
     request_id: str
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str
     usage: Usage
+    others: tuple[Completion, ...] = ()
 
 
 class Deadline:
@@ -132,23 +135,30 @@ def checked_id(request_id: object) -> str:
 
 async def collect(events: AsyncIterator[pb.StreamEvent]) -> Completion:
     """The whole answer that a stream of events makes."""
-    pieces: list[str] = []
-    ids: list[int] = []
+    answers: dict[int, Answer] = {}
     async for event in events:
         match event.WhichOneof("kind"):
             case "delta":
-                pieces.append(event.delta.text)
-                ids.extend(event.delta.token_ids)
+                answer = answers.setdefault(event.delta.choice, Answer())
+                answer.pieces.append(event.delta.text)
+                answer.token_ids.extend(event.delta.token_ids)
             case "restarted":
-                pieces.clear()
-                ids.clear()
+                answers.clear()
             case "finished":
-                ended = event.finished
-                text = "".join(pieces)
-                return Completion(event.request_id, text, tuple(ids), ended.reason, _usage(ended.usage))
+                return _completion(event.request_id, event.finished, answers)
             case "failed":
-                raise _failure(event.failed, "".join(pieces))
+                raise _failure(event.failed, answers.get(0, Answer()).text)
     raise AssertionError("a stream ends with a terminal event, or raises")
+
+
+def _completion(request_id: str, ended: pb.StreamFinished, answers: Mapping[int, Answer]) -> Completion:
+    usage, reasons = _usage(ended.usage), list(ended.reasons) or [ended.reason]
+    known = [answers.get(index, Answer()) for index in range(len(reasons))]
+    first, *others = [
+        Completion(request_id, answer.text, tuple(answer.token_ids), reason, usage)
+        for answer, reason in zip(known, reasons, strict=True)
+    ]
+    return replace(first, others=tuple(others))
 
 
 def _input(prompt: object) -> tuple[str | None, list[int] | None, list[Mapping[str, object]] | None]:

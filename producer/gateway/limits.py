@@ -27,8 +27,8 @@ class GatewayLimits(BaseModel):
 
 
 def estimated_tokens(request: pb.InferenceRequest) -> int:
-    """Tokens of prompt and answer together, without a tokenizer: a quarter of the prompt's bytes (exact where
-    the prompt comes as tokens), and `max_tokens`."""
+    """Tokens of prompt and answers together, without a tokenizer: a quarter of the prompt's bytes (exact
+    where the prompt comes as tokens), and `max_tokens` for each of the answers that are made."""
     match request.WhichOneof("input"):
         case "prompt":
             prompt = len(request.prompt) // BYTES_PER_TOKEN
@@ -37,4 +37,5 @@ def estimated_tokens(request: pb.InferenceRequest) -> int:
         case _:
             prompt = len(request.token_ids.ids)
     sampling = request.sampling_params
-    return prompt + (sampling.max_tokens if sampling.HasField("max_tokens") else USUAL_MAX_TOKENS)
+    each = sampling.max_tokens if sampling.HasField("max_tokens") else USUAL_MAX_TOKENS
+    return prompt + each * max(1, sampling.n, sampling.best_of)

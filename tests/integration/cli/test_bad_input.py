@@ -103,7 +103,7 @@ ROWS = (
     Row("empty id", line(""), "invalid_request", "1 to 512 characters"),
     Row("long id", line("i" * 10_000), "invalid_request", "1 to 512 characters, not 10000"),
     good("i" * 512),
-    wrong("unknown url", "/v1/completions", "invalid_url", url="/v1/embeddings"),
+    wrong("unknown url", "/v1/completions", "invalid_url", url="/v1/responses"),
     Row("no method", line("m").replace(b'"POST"', b'"GET"'), "invalid_method", "POST", custom_id="m"),
     Row("no body", line("b").replace(b'"body"', b'"bdoy"'), "missing_required_parameter", "body", "b"),
     wrong("zero tokens", "at least 1, not 0", max_tokens=0),

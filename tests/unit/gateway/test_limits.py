@@ -25,6 +25,7 @@ from tests.unit.gateway.clock import Clock
         (pb.InferenceRequest(prompt="x" * 400, sampling_params=pb.SamplingParams(max_tokens=7)), 107),
         (pb.InferenceRequest(token_ids=pb.TokenIds(ids=range(50))), 50 + USUAL_MAX_TOKENS),
         (pb.InferenceRequest(), USUAL_MAX_TOKENS),
+        (pb.InferenceRequest(sampling_params=pb.SamplingParams(max_tokens=7, n=2, best_of=3)), 21),
     ],
 )
 def test_a_request_counts_for_a_quarter_of_its_bytes_and_what_it_may_answer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from headrace.broker.message import Lane
 from headrace.producer import client
 from headrace.producer.client import InvalidRequest, RequestOptions, Sampling
-from headrace.producer.client_request import inference_request
+from headrace.producer.client_request import collect, inference_request
 from headrace.v1 import inference_pb2 as pb
 
 
@@ -99,3 +100,28 @@ def test_all_that_a_caller_needs_has_one_place() -> None:
     assert set(RequestOptions.__optional_keys__) == {
         *("model", "sampling", "lane", "custom_id", "request_id", "timeout_s", "queue_timeout_s")
     }
+
+
+async def test_several_answers_are_collected_each_by_itself() -> None:
+    async def events() -> AsyncIterator[pb.StreamEvent]:
+        for choice, text in [(0, "x"), (2, "y")]:
+            yield pb.StreamEvent(delta=pb.StreamDelta(choice=choice, text=text, token_ids=[1]))
+        yield pb.StreamEvent(restarted=pb.StreamRestarted())
+        for choice, text in [(0, "a"), (2, "c"), (0, "b")]:
+            yield pb.StreamEvent(delta=pb.StreamDelta(choice=choice, text=text, token_ids=[ord(text)]))
+        ends = ["stop", "stop", "length"]
+        yield pb.StreamEvent(request_id="r", finished=pb.StreamFinished(reason="stop", reasons=ends))
+
+    first = await collect(events())
+    told = [(one.text, one.token_ids, one.finish_reason) for one in (first, *first.others)]
+    assert told == [("ab", (97, 98), "stop"), ("", (), "stop"), ("c", (99,), "length")]
+    assert first.request_id == "r"
+
+
+def test_a_number_of_answers_travels_with_the_request() -> None:
+    params = request(sampling={"n": 2, "best_of": 3, "prompt_logprobs": 1, "skip_special_tokens": False})
+    asked = params.sampling_params
+    assert (asked.n, asked.best_of, asked.prompt_logprobs) == (2, 3, 1)
+    assert asked.HasField("skip_special_tokens")
+    with pytest.raises(InvalidRequest, match="best_of must be at least n"):
+        request(sampling={"n": 2, "best_of": 1})
