@@ -12,7 +12,7 @@ output, so that no token is missed.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from struct import pack
 
 import msgspec
@@ -181,10 +181,16 @@ class InFlight:
         """Whether somebody began it before."""
         return self.state.started is not None
 
-    def resumable(self, fingerprint: str) -> bool:
-        """Whether the tokens in the log may be continued: same body, same model and tokenizer."""
+    def resumable(self, fingerprints: Collection[str]) -> bool:
+        """Whether the tokens in the log may be continued by who makes tokens of these fingerprints: it is the
+        same body, and one of these models."""
         last = self.state.started
-        return last is not None and (last.fingerprint, last.body_hash) == (fingerprint, self.body_hash)
+        return last is not None and last.fingerprint in fingerprints and last.body_hash == self.body_hash
+
+    @property
+    def adapter(self) -> str | None:
+        """The LoRA adapter that it is for; None before it was read."""
+        return None if self.prepared is None else self.prepared.adapter
 
     @property
     def last_seed(self) -> int | None:
@@ -241,6 +247,7 @@ class InFlight:
             priority=priority,
             deadline_ms=self.delivery.message.deadline_ms,
             embed=self.prepared.embed,
+            adapter=self.prepared.adapter,
         )
 
     def displaced(self, now: float) -> None:

@@ -17,6 +17,7 @@ from headrace.consumer.prepare import Preparer
 from headrace.consumer.publisher import Publisher
 from headrace.consumer.reading_room import ReadingRoom
 from headrace.consumer.retries import Retries
+from headrace.gpu_engine.api import EngineInfo
 
 ANY_TIME = QueuePolicy()
 
@@ -43,7 +44,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """`model`: the name that clients see; `fingerprint`: what the engine says of model and tokenizer;
+    """`model`: the name that clients see; `info`: what the engine says of model, tokenizer and adapters;
     `clock`: monotonic seconds."""
 
     session: ConsumerSession
@@ -56,6 +57,6 @@ class Means:
     outage: Outage
     rules: Rules
     model: str
-    fingerprint: str
+    info: EngineInfo
     clock: Callable[[], float]
     broker_clock: BrokerClock

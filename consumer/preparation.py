@@ -116,7 +116,7 @@ class Preparation:
         flight = self._flight
         if self._is_over:
             return
-        resumes = flight.resumable(self._means.fingerprint)
+        resumes = flight.resumable(self._means.info.fingerprints)  # which of them only the body says
         kept = [answer.token_ids.copy() for answer in flight.answers] if resumes else []
         reading = await self._means.preparer.read(message, kept)
         await self._take_in(reading, sum(map(len, kept)), flight.last_seed if resumes else None)
@@ -134,14 +134,14 @@ class Preparation:
             assert parsed.model is not None, "one that names no model is for anybody"
             await redirect(flight, parsed.model, self._means)
         elif flight.ending is None:
+            fingerprint = self._means.info.fingerprint_with(prepared.adapter)
+            if not flight.resumable([fingerprint]):  # tokens of another adapter
+                prepared, kept, last_seed = structs.replace(prepared, replayed=()), 0, None
             kept = kept if prepared.can_resume else 0
-            flight.begin(prepared, self._started(kept, last_seed), self._means.clock())
+            seed = self._seed() if last_seed is None else last_seed
+            flight.begin(prepared, self._statement(kept, seed, fingerprint), self._means.clock())
             self._means.publisher.wake()
             self._means.placement.add(flight)
-
-    def _started(self, kept: int, last_seed: int | None) -> Started:
-        seed = self._seed() if last_seed is None else last_seed
-        return self._statement(kept, seed, self._means.fingerprint)
 
     def _statement(self, kept: int, seed: int = 0, fingerprint: str = "") -> Started:
         return Started(

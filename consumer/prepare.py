@@ -7,7 +7,7 @@ since a tokenizer is not shared between threads), so that heartbeat and streams 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.lines.tools import tool_fields
 from headrace.broker.message import Message
 from headrace.consumer.batches import BatchThread
+from headrace.consumer.errors import EngineUnusable
 from headrace.consumer.failures import BROKEN_BY_US
 from headrace.consumer.settings import ConsumerSettings
 from headrace.consumer.tools import offered_tools, tool_grammar
@@ -51,6 +52,7 @@ class Prepared(msgspec.Struct, frozen=True):
     replayed: tuple[str, ...] = ()
     embed: EmbedParams | None = None
     call_format: CallFormat | None = None
+    adapter: str | None = None
 
     @property
     def num_results(self) -> int:
@@ -80,7 +82,8 @@ class Reading(msgspec.Struct, frozen=True):
 class Preparer:
     """`served`: names of the model that requests may use, the preferred one first. `store`: where large
     bodies lie. `max_input_length`: tokens of the longest prompt that the engine takes; a text that must have
-    more is never tokenised, since that takes many times its memory."""
+    more is never tokenised, since that takes many times its memory. `adapters`: those of the names that are a
+    LoRA adapter's."""
 
     def __init__(
         self,
@@ -88,10 +91,12 @@ class Preparer:
         served: Sequence[str],
         store: BlobStore | None = None,
         max_input_length: int | None = None,
+        adapters: Collection[str] = (),
     ) -> None:
         self._tokenizer = tokenizer
         self._max_input_length = max_input_length
         self._served = tuple(served)
+        self._adapters = frozenset(adapters)
         self._store = store
         self._thread = BatchThread("prepare")
 
@@ -102,7 +107,8 @@ class Preparer:
     @property
     def shown(self) -> tuple[str, ...]:
         """The names that clients are told: a folder of this machine may be used, but is nobody's business."""
-        return tuple(name for name in self._served if not Path(name).exists()) or self._served[:1]
+        hidden = [name for name in self._served if name not in self._adapters and Path(name).exists()]
+        return tuple(name for name in self._served if name not in hidden) or self._served[:1]
 
     async def fetch(self, message: Message) -> Message:
         """The message with its body, wherever that lies. Raises BlobError where it cannot be had."""
@@ -132,7 +138,8 @@ class Preparer:
         if offered_tools(parsed) is not None and self._tokenizer.call_format is None:
             return LineError("unsupported_parameter", NO_TOOLS, "tools", parsed.custom_id)
         try:
-            prepared = self._prepare(parsed)
+            adapter = parsed.model if parsed.model in self._adapters else None
+            prepared = msgspec.structs.replace(self._prepare(parsed), adapter=adapter)
         except TextError as error:
             return LineError("invalid_request", str(error), prompt_param(parsed), parsed.custom_id)
         if (problem := _too_many_scores(prepared)) is not None:
@@ -267,6 +274,10 @@ def _engine_grammar(grammar: lines.Grammar | None) -> Grammar | None:
 
 
 def served_names(settings: ConsumerSettings, info: EngineInfo) -> list[str]:
-    """Names that requests may use for the model, the preferred one first."""
+    """Names that requests may use for the model, the preferred one first, and then those of its adapters.
+    Raises EngineUnusable where one means both."""
     names = (settings.model, info.model, settings.engine.model, *settings.aliases)
-    return list(dict.fromkeys(name for name in names if name))
+    own = list(dict.fromkeys(name for name in names if name))
+    if both := info.adapters.keys() & own:
+        raise EngineUnusable(f"The LoRA adapter {min(both)} has a name of the model's; give it another.")
+    return [*own, *info.adapters]

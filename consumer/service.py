@@ -62,7 +62,7 @@ async def _serve(broker: Broker, session: ConsumerSession, settings: ConsumerSet
 
     async def prepare(info: EngineInfo) -> Preparer:
         names = served_names(settings, info)
-        preparers.append(Preparer(await tokenizer, names, store, info.max_input_length))
+        preparers.append(Preparer(await tokenizer, names, store, info.max_input_length, info.adapters))
         return preparers[0]
 
     def on_ready(info: EngineInfo, engine: EngineHandle) -> None:

@@ -175,4 +175,5 @@ class Serving:
             await self._moved.wait()
 
     def _settlement(self, flight: InFlight) -> Settlement:
-        return settlement(flight, self.means.model, int(time.time()), self.means.preparer.spell)
+        model = flight.adapter or self.means.model
+        return settlement(flight, model, int(time.time()), self.means.preparer.spell)

@@ -183,7 +183,7 @@ class Worker:
                 settings.watchdog.poison_deaths,
             ),
             model=self._model,
-            fingerprint=info.fingerprint,
+            info=info,
             clock=self._parts.clock,
             broker_clock=self._broker_clock,
         )
@@ -268,7 +268,7 @@ class Worker:
 
     def _chunks(self, flight: InFlight, events: Sequence[Event]) -> list[bytes]:
         created = flight.delivery.published_ms // 1000
-        return chunks_of(flight, events, model=self._model, created=created)
+        return chunks_of(flight, events, model=flight.adapter or self._model, created=created)
 
     # ---------------------------------------------------------------------------------------- stopping
 

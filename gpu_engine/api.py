@@ -166,6 +166,11 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         """That of tokens made with `adapter`, one of those that there are, or with the bare model."""
         return self.fingerprint if adapter is None else self.adapters[adapter]
 
+    @property
+    def fingerprints(self) -> set[str]:
+        """Of all tokens that it makes."""
+        return {self.fingerprint, *self.adapters.values()}
+
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine holds at one moment, and what it has done since it started.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 
 def split_pairs(given: object) -> object:
@@ -23,4 +23,4 @@ def split_pairs(given: object) -> object:
     return paths
 
 
-LoraModules = Annotated[dict[str, str], BeforeValidator(split_pairs)]
+LoraModules = Annotated[dict[Annotated[str, Field(min_length=1)], str], BeforeValidator(split_pairs)]

@@ -6,8 +6,9 @@ import asyncio
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from headrace.broker.blobs import BlobStore
@@ -368,6 +369,7 @@ class Rig:
         batch_size: int = 4,
         obliging: bool = True,
         store: BlobStore | None = None,
+        adapters: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.session = FakeSession()
         self.registry = FakeRegistry()
@@ -380,11 +382,12 @@ class Rig:
             max_input_length=100,
             max_total_tokens=200,
             kv_tokens=1000,
+            adapters=dict(adapters),
         )
         self.first_words: FromEngine | None = Ready(self.info)  # of the engines to come; None: they load
         self.engines: list[FakeEngine] = []
         self.obliging = obliging  # engines answer aborts by themselves
-        self.preparer = Preparer(SimTokenizer(), ["words", "alias"], store)
+        self.preparer = Preparer(SimTokenizer(), ["words", "alias", *adapters], store, adapters=adapters)
         parts = Parts(self.session, self.registry, self._start_engine, self._prepare)
         self.worker = Worker(parts, self.settings, self.drain)
 
