@@ -18,6 +18,7 @@ _COMMON: Neutral = {
     "stream_options": (),
     #
     "add_special_tokens": (True,),
+    "grammar": (),
     "length_penalty": (1,),
     "logits_processors": ([],),
     "truncate_prompt_tokens": (),
@@ -43,6 +44,7 @@ _CHAT: Neutral = {
 }
 _COMPLETION: Neutral = {
     "suffix": ("",),
+    "top_logprobs": (0,),
     "prompt_embeds": (),
 }
 _EMBEDDING: Neutral = {
