@@ -36,16 +36,16 @@ def prompt(number: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"tell me story {number}"}]
 
 
-def message(number: int, tokens: int, *, stream: bool = True) -> Message:
-    body = {"messages": prompt(number), "max_tokens": tokens, "temperature": 0}
+def message(number: int, tokens: int, *, stream: bool = True, adapter: str | None = None) -> Message:
+    body = {"messages": prompt(number), "max_tokens": tokens, "temperature": 0, "model": adapter}
     line = {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
     return Message(json.dumps(line).encode(), f"r{number}", Lane.BATCH, stream=stream)
 
 
-def expected_text(number: int, tokens: int) -> str:
+def expected_text(number: int, tokens: int, adapter: str | None = None) -> str:
     tokenizer = SimTokenizer()
     ids = tokenizer.encode_chat(prompt(number))
-    return tokenizer.decode(expected_answer(ids, SamplingParams(temperature=0), tokens))
+    return tokenizer.decode(expected_answer(ids, SamplingParams(temperature=0), tokens, adapter))
 
 
 async def publish(broker: Broker, messages: Sequence[Message]) -> list[RequestRef]:
@@ -81,12 +81,12 @@ class Reader:
             if self.fold.read(logged.event) and isinstance(logged.event, Started):
                 self.kept.append(logged.event.kept)
 
-    def check(self, number: int, tokens: int) -> None:
+    def check(self, number: int, tokens: int, adapter: str | None = None) -> None:
         """One unbroken answer, the expected one."""
         assert isinstance(self.fold.terminal, Finished), self.fold.terminal
         assert self.fold.terminal.usage.completion_tokens == tokens
         assert self.fold.restarts == 0
-        assert self.fold.text == expected_text(number, tokens)
+        assert self.fold.text == expected_text(number, tokens, adapter)
 
 
 async def tokens_in_log(broker: Broker, ref: RequestRef, count: int) -> None:
@@ -147,7 +147,8 @@ class House:
         return Metered(self._settings.engine, self._meter)
 
     async def _prepare(self, info: EngineInfo) -> Preparer:
-        self._preparer = Preparer(SimTokenizer(), served_names(self._settings, info))
+        names = served_names(self._settings, info)
+        self._preparer = Preparer(SimTokenizer(), names, adapters=info.adapters)
         return self._preparer
 
     def _on_ready(self, info: EngineInfo, engine: EngineHandle) -> None:
@@ -171,9 +172,14 @@ class House:
             self._preparer.close()
 
 
-def sim_settings(*, step_ms: float = 5, lease_ms: int = 1000, **changes: object) -> ConsumerSettings:
+def sim_settings(
+    *, step_ms: float = 5, lease_ms: int = 1000, adapters: Sequence[str] = (), **changes: object
+) -> ConsumerSettings:
     engine = EngineConfig(
-        engine="sim", max_batch_size=4, sim=SimConfig(first_token_ms=5, step_ms=step_ms, tokens=16)
+        engine="sim",
+        max_batch_size=4,
+        sim=SimConfig(first_token_ms=5, step_ms=step_ms, tokens=16),
+        lora_modules=dict.fromkeys(adapters, "nowhere"),
     )
     fields = {"broker": "test://", "engine": engine, "lease_ms": lease_ms, "grace_s": 10.0, **changes}
     return ConsumerSettings.model_validate(fields)
