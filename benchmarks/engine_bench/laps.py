@@ -40,6 +40,16 @@ def batch_only(process: Obedient) -> Figures:
     return {BATCHED: rate_of(process)}
 
 
+def batch_and_single(single_tokens: int) -> Act:
+    """The rate of the single request counts its first token too."""
+
+    def act(process: Obedient) -> Figures:
+        single = single_tokens / max(seconds(process, f"single {single_tokens}"), 1e-9)
+        return {BATCHED: rate_of(process), SINGLE: single}
+
+    return act
+
+
 def reading(process: Obedient) -> Figures:
     return {READ: float(process.tell("read")["bytes_per_s"])}
 

@@ -7,11 +7,13 @@ from typing import Final
 
 from benchmarks.engine_bench.apart import apart
 from benchmarks.engine_bench.contestants import Contestant, ours
+from benchmarks.engine_bench.copying import draw_copying
 from benchmarks.engine_bench.entering import race_between
 from benchmarks.engine_bench.intrusion import longest_gap
-from benchmarks.engine_bench.laps import BATCHED, batch_only
-from benchmarks.engine_bench.models import LLAMA, model_folder
+from benchmarks.engine_bench.laps import BATCHED, SINGLE, batch_and_single, batch_only
+from benchmarks.engine_bench.models import LLAMA, SMOLLM2, Model, model_folder
 from benchmarks.engine_bench.ratios import column, ratio
+from benchmarks.engine_bench.rounds import Act
 from benchmarks.engine_bench.settings import EngineBenchSettings
 from benchmarks.engine_bench.telling import disturbance, join, told_cores
 from benchmarks.engine_bench.workload import Workload
@@ -29,6 +31,8 @@ _WITHOUT: Final = {
 }
 _CACHED: Final = ours("prefix cache", "--weights", "int16", "--prefix-cache")
 _UNCACHED: Final = "prefix cache ÷ without"
+_DRAFTING: Final = ours("drafts", "--weights", "int16", "--speculate", "ngram")
+_UNDRAFTED: Final = "drafts from n-grams ÷ without"
 
 
 def run(settings: EngineBenchSettings) -> Iterator[Row]:
@@ -37,7 +41,19 @@ def run(settings: EngineBenchSettings) -> Iterator[Row]:
     shared = settings.workload(LLAMA, shared_prefix=_SHARED_PREFIX)
     note = f"all prompts begin with the same {_SHARED_PREFIX} tokens"
     yield from _compare(settings, shared, _CACHED, {_UNCACHED: _USUAL}, note)
+    yield from _speculation(settings)
     yield from _chunking(settings)
+
+
+def _speculation(settings: EngineBenchSettings) -> Iterator[Row]:
+    """Where answers copy their prompts, and where nothing repeats: there it should cost nothing."""
+    folder = str(model_folder(SMOLLM2, settings.cache))
+    copies, _ = apart(draw_copying, folder, 4 if settings.quick else 32, 16 if settings.quick else 128)
+    against = {_UNDRAFTED: _USUAL}
+    act = batch_and_single(copies.single_tokens)
+    note = f"{SMOLLM2.name} goes on copying prose that it has seen"
+    yield from _compare(settings, copies, _DRAFTING, against, note, SMOLLM2, act, (BATCHED, SINGLE))
+    yield from _compare(settings, settings.workload(LLAMA), _DRAFTING, against, "the race's workload")
 
 
 def _compare(
@@ -46,9 +62,12 @@ def _compare(
     base: Contestant,
     without: dict[str, Contestant],
     on: str,
+    model: Model = LLAMA,
+    act: Act = batch_only,
+    figures: Sequence[str] = (BATCHED,),
 ) -> Iterator[Row]:
     """Tokens per second of `base` ÷ those of each without one of its mechanisms."""
-    with race_between(settings, [base, *without.values()], LLAMA, workload, batch_only) as race:
+    with race_between(settings, [base, *without.values()], model, workload, act) as race:
         race.run(settings.rounds)
     for what, other in without.items():
         lacking = [name for name in (base.name, other.name) if name in race.fallen]
@@ -56,9 +75,10 @@ def _compare(
             yield missing(NAME, what, f"{lacking[0]}: {race.fallen[lacking[0]]}")
             continue
         ours, theirs = race.turns[base.name], race.turns[other.name]
-        found = ratio(column(ours, BATCHED), column(theirs, BATCHED))
-        note = join(f"batched tokens/s, {on}", found.as_note(), disturbance([*ours, *theirs]))
-        yield Row(NAME, what, found.middle, "×", note=note)
+        for figure in figures:
+            found = ratio(column(ours, figure), column(theirs, figure))
+            note = join(f"{figure} tokens/s, {on}", found.as_note(), disturbance([*ours, *theirs]))
+            yield Row(NAME, what, found.middle, "×", note=note)
 
 
 def _chunking(settings: EngineBenchSettings) -> Iterator[Row]:

@@ -30,6 +30,7 @@ def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
         "max_total_tokens": LONGEST,
         "enable_prefix_caching": options.prefix_cache,
         "batching_policy": options.policy,
+        "speculative_method": options.speculate,
     }
 
 
@@ -78,6 +79,7 @@ def main() -> None:
     options.add_argument("--backend", default="auto", choices=["auto", "native", "torch"])
     options.add_argument("--policy", default="continuous")
     options.add_argument("--prefix-cache", action="store_true")
+    options.add_argument("--speculate", default="none", choices=["none", "ngram"])
     options.add_argument("--llm", action="store_true", help="through LLM.generate_batch")
     options.add_argument("--pin", action=argparse.BooleanOptionalAction, default=True)
     obey(options.parse_args(), load)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engine_bench.laps import BATCHED, MEMORY, SINGLE, TTFT, all_laps
+from benchmarks.engine_bench.laps import BATCHED, MEMORY, SINGLE, TTFT, all_laps, batch_and_single
 from benchmarks.shared.obedient import Obedient
 
 
@@ -41,3 +41,7 @@ def test_a_prompt_is_no_part_of_the_single_streams_speed() -> None:
     process = Scripted()
     all_laps(16)(process)
     assert process.heard == ["batch", *["single 1"] * 3, "single 16"]
+
+
+def test_a_turn_without_laps_for_the_first_token_counts_it_in() -> None:
+    assert batch_and_single(16)(Scripted()) == {BATCHED: 50, SINGLE: pytest.approx(8)}
