@@ -36,6 +36,10 @@ class RankGroup(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def sums(self) -> int:
+        """How many sums this rank has taken part in."""
+
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' `x`, which have the same shape, in x's dtype; the same bits on each."""
 
@@ -54,6 +58,7 @@ class TorchGroup:
         self._patience = timedelta(seconds=patience_s)
         self._to_first = GatherOptions()
         self._to_first.rootRank = 0
+        self.sums = 0
 
     @property
     def rank(self) -> int:
@@ -66,6 +71,7 @@ class TorchGroup:
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         parts = self._make_room(x)
         self._wait(self._group.allgather([parts], [x.contiguous()]))
+        self.sums += 1
         total = parts[0].float()
         for part in parts[1:]:
             total += part

@@ -52,7 +52,8 @@ class Rank:
         """Waits for one order and does it. Raises EOFError when rank 0 is gone, and PeersLost."""
         match decode_order(self._connection.recv_bytes()):
             case Compute() as order:
-                self._runner.compute(plan_of(order))
+                plan = plan_of(order)
+                self._decoder.keep_step(plan.num_tokens, lambda: self._runner.compute(plan))
             case Score(rows=rows):
                 self._decoder.logits(self._decoder.make_room(rows))
             case Join():

@@ -16,7 +16,7 @@ from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.models.contract import ModelSizes
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.parallel.crew import Crew, RanksLost, Worker
-from headrace.gpu_engine.parallel.decoder import SharedDecoder
+from headrace.gpu_engine.parallel.decoder import NO_MEMORY, SharedDecoder
 from headrace.gpu_engine.parallel.group import PeersLost, TorchGroup, connect
 from headrace.gpu_engine.parallel.load import OpenModel, load_share, open_model
 from headrace.gpu_engine.parallel.messages import Join, Loaded, Score, order_of
@@ -68,12 +68,12 @@ class LeadingDecoder:
 class ParallelRunner:
     """Implements `Runner` over this process's `ModelRunner` and the other ranks.
 
-    Whatever fails in the middle of a step fails for good, since the ranks are out of step then: `launch`
-    raises RanksLost with a sentence, and so does each later one. Memory that runs out is no exception.
+    What fails in the middle of a step fails for good, since the ranks are out of step then: `launch` raises
+    RanksLost with a sentence, and so does each later one. Only where memory runs out are they still in step.
     """
 
-    def __init__(self, runner: ModelRunner, crew: Crew) -> None:
-        self._runner = runner
+    def __init__(self, runner: ModelRunner, share: SharedDecoder, crew: Crew) -> None:
+        self._runner, self._share = runner, share
         self._crew = crew
         self.model_name, self.fingerprint = runner.model_name, runner.fingerprint
         self.vocab_size, self.max_context = runner.vocab_size, runner.max_context
@@ -98,16 +98,19 @@ class ParallelRunner:
         return self._runner.block_copy_s
 
     def launch(self, plan: StepPlan) -> StepResult:
-        """All ranks compute their share of the plan; this one samples."""
+        """All ranks compute their share of the plan; this one samples. Raises MemoryError, and RanksLost."""
         try:
             self._crew.tell(order_of(plan))
-            return self._runner.launch(plan)
+            result = self._share.keep_step(plan.num_tokens, lambda: self._runner.launch(plan))
         except RanksLost:
             raise
         except PeersLost as error:
             raise self._crew.lost() from error
         except Exception as error:
             raise self._crew.leave(error) from error
+        if result is None:
+            raise MemoryError(NO_MEMORY)
+        return result
 
 
 def load_parallel_runner(config: EngineConfig) -> ParallelRunner:
@@ -139,7 +142,7 @@ def lead(
         crew.kill()
         raise
     assert all(other == own for other in others), f"ranks differ: {own} and {others}"
-    return ParallelRunner(runner, crew)
+    return ParallelRunner(runner, share.decoder, crew)
 
 
 def _meet(config: EngineConfig, crew: Crew, meeting_place: str, patience: Patience) -> TorchGroup:

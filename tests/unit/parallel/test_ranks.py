@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,9 +19,10 @@ from headrace.gpu_engine.build import EngineUnusable, build_engine
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.engine import StepEngine
 from headrace.gpu_engine.models.errors import ModelError
+from headrace.gpu_engine.models.layers import GatedMLP, Linear
 from headrace.gpu_engine.native.library import library
 from headrace.gpu_engine.parallel.crew import RanksLost
-from headrace.gpu_engine.parallel.decoder import SharedDecoder
+from headrace.gpu_engine.parallel.decoder import SharedDecoder, VocabularyEmbedding
 from headrace.gpu_engine.parallel.group import connect
 from headrace.gpu_engine.parallel.load import open_model
 from headrace.gpu_engine.parallel.messages import Failed, Joined, encode
@@ -28,6 +30,7 @@ from headrace.gpu_engine.parallel.rank import Rank
 from headrace.gpu_engine.parallel.runner import ParallelRunner, Patience, lead
 from headrace.gpu_engine.parallel.worker import Pipe
 from headrace.gpu_engine.runner import load_runner
+from headrace.gpu_engine.sampling.head import SamplingHead
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan
 from tests.support.drive import GREEDY, Sequences
 from tests.support.ranks import ThreadWorker, lead_threads
@@ -136,6 +139,36 @@ def test_swap_preemption_and_log_probabilities_work_over_ranks(tiny_model: TinyM
     assert scores == pytest.approx(score_prompt(alone, prompts[1]), abs=1e-4)
 
 
+def test_a_step_in_which_any_rank_runs_out_of_memory_anywhere_can_be_taken_again(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the embedding, a layer's first or second sum, before one, in the head, in the sampler: calls are
+    counted over both ranks, which take turns as they like."""
+    places = [(VocabularyEmbedding, "__call__", 2), (GatedMLP, "__call__", 6), (Linear, "__call__", 14)]
+    with ranks(config_of(tiny_model("llama"))) as runner:
+        expected = runner.launch(PLAN)
+        for owner, method, times in [*places, (SamplingHead, "sample", 1)]:
+            for nth in {1, times // 2, times} - {0}:
+                with monkeypatch.context() as patch:
+                    patch.setattr(owner, method, failing(getattr(owner, method), nth))
+                    with pytest.raises(MemoryError):
+                        runner.launch(PLAN)
+                assert runner.launch(PLAN) == expected
+
+
+def failing(work: Callable[..., Any], nth: int) -> Callable[..., Any]:
+    """The same, but memory runs out at the end of the `nth` call."""
+    calls = count(1)
+
+    def in_little_memory(*args: object) -> Any:
+        result = work(*args)
+        if next(calls) == nth:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return result
+
+    return in_little_memory
+
+
 def score_prompt(engine: StepEngine, prompt: Sequence[int]) -> list[float]:
     params = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=0)
     assert engine.add(EngineRequest(id="scored", prompt_ids=list(prompt), params=params)) is None
@@ -242,18 +275,15 @@ def test_a_rank_that_hangs_in_a_step_ends_the_engine_with_a_sentence(tiny_model:
 def test_what_fails_on_the_first_rank_ends_the_others(
     tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory that runs out, too: the others are in the middle of the step then, so it is not taken again."""
     config = config_of(tiny_model("llama"))
     worker = ThreadWorker()
     runner = lead(config, open_model(config), [worker])
 
     def fail(*args: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+        raise RuntimeError("a shape is wrong")
 
     monkeypatch.setattr(SharedDecoder, "forward", fail)
-    with pytest.raises(
-        RanksLost, match=r"Rank 0 of the model's 2 failed \(OutOfMemoryError: CUDA out of mem"
-    ):
+    with pytest.raises(RanksLost, match=r"Rank 0 of the model's 2 failed \(RuntimeError: a shape is wrong\)"):
         runner.launch(PLAN)
     assert worker.killed
 
