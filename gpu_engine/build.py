@@ -52,6 +52,8 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     """As `build_engine`, for those who turn text into tokens themselves."""
     if config.engine == "sim" and config.tensor_parallel_size > 1:
         raise EngineUnusable("The simulated engine has no layers to share; leave tensor_parallel_size at 1.")
+    if config.engine == "sim" and config.speculative_method != "none":
+        raise EngineUnusable("The simulated engine has nothing to guess; leave speculative_method at none.")
     if config.engine == "sim":
         return LoadedEngine(_for_several(SimEngine(config)), SimTokenizer())
     try:

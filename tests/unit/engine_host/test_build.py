@@ -32,6 +32,11 @@ def test_the_simulated_engine_needs_no_model() -> None:
     assert (engine.info.max_input_length, engine.info.max_total_tokens) == (8192, 16384)
 
 
+def test_the_simulated_engine_refuses_to_guess() -> None:
+    with pytest.raises(EngineUnusable, match="speculative_method at none"):
+        build_engine(EngineConfig(engine="sim", speculative_method="ngram"))
+
+
 @pytest.mark.parametrize("model", ["", "/no/such/model", "/no/such/model.gguf"])
 def test_a_model_that_is_not_there_makes_the_engine_unusable(model: str) -> None:
     with pytest.raises(EngineUnusable, match="model"):
