@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.broker.blobs import BlobStore, check_out
 from headrace.broker.lines import request as lines
+from headrace.broker.lines.logprobs import Spell
 from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.lines.tools import tool_fields
@@ -119,9 +120,11 @@ class Preparer:
         of interrupted answers that will be continued, of each; None: it is not to be run, only read."""
         return await self._thread.run(lambda: self._read(message, kept))
 
-    def spell(self, token: int) -> str:
-        """A token's text by itself."""
-        return self._tokenizer.decode([token])
+    def spelling(self, parsed: ParsedRequest | None) -> Spell:
+        """A token's text by itself, as the request wants texts."""
+        shows_special = parsed is not None and parsed.sampling.skip_special_tokens is False
+        decoder = self._tokenizer.verbatim if shows_special else self._tokenizer
+        return lambda token: decoder.decode([token])
 
     def close(self) -> None:
         self._thread.close()

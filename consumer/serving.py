@@ -176,4 +176,4 @@ class Serving:
 
     def _settlement(self, flight: InFlight) -> Settlement:
         model = flight.adapter or self.means.model
-        return settlement(flight, model, int(time.time()), self.means.preparer.spell)
+        return settlement(flight, model, int(time.time()), self.means.preparer.spelling(flight.parsed))
