@@ -44,6 +44,8 @@ _CHAT: Neutral = {
 }
 _COMPLETION: Neutral = {
     "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
     "top_logprobs": (0,),
     "prompt_embeds": (),
 }

@@ -17,6 +17,7 @@ from tests.integration.cli.conftest import PATIENCE_S, SIM, Spawn
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
+TOOLS = [{"type": "function", "function": {"name": "weather"}}]
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,10 @@ ROWS = (
     wrong("unknown role", "messages[0].role", messages=[{"role": "robot", "content": "x"}]),
     wrong("number as content", "messages[0].content", messages=[{"role": "user", "content": 3}]),
     wrong("streaming", "stream must be false", "streaming_unsupported", stream=True),
-    wrong("tools", "tools is not supported", "unsupported_parameter", tools=[{"type": "function"}]),
+    wrong("tools", "tools[0].function is", "missing_required_parameter", tools=[{"type": "function"}]),
     good("unknown parameter", line("unknown parameter", frobnicate=3)),
     Row("long", line("long", messages=content("w" * 9000)), "context_length_exceeded", "9018", "long", True),
+    Row("able", line("able", tools=TOOLS), "unsupported_parameter", "tools cannot be used", "able", True),
     Row("alien", line("alien", model="gpt-99"), "model_not_found", "gpt-99", "alien", True),
     good("no newline at the end", end=b""),
 )

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from headrace.broker.lines.openai import parse_line
 from headrace.broker.lines.request import Grammar, LineError, ParsedRequest, Sampling
+from headrace.broker.lines.tools import Tool, Tools
 
 USER = [{"role": "user", "content": "Hello"}]
 
@@ -291,6 +292,81 @@ def test_a_grammar_that_says_nothing_or_two_things_is_refused_by_name(
     asked: dict[str, object], param: str
 ) -> None:
     assert refused(chat(asked)).param == param
+
+
+SCHEMA = {"type": "object", "properties": {}}
+WEATHER = {"name": "weather", "description": "now", "parameters": SCHEMA}
+CLOCK = {"name": "clock", "strict": True}
+
+
+def tools(*functions: object, **fields: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": function} for function in functions], **fields}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, None),
+        (tools(tool_choice="auto", parallel_tool_calls=True), None),
+        (tools(WEATHER), Tools((Tool("weather", "now", SCHEMA),))),
+        (tools(CLOCK, tool_choice="none"), Tools((Tool("clock", strict=True),), "none")),
+        (tools(CLOCK, tool_choice="required"), Tools((Tool("clock", strict=True),), "required")),
+        (
+            tools(CLOCK, tool_choice={"type": "function", "function": {"name": "clock"}}),
+            Tools((Tool("clock", strict=True),), "required", "clock"),
+        ),
+        (tools(CLOCK, parallel_tool_calls=False), Tools((Tool("clock", strict=True),), parallel=False)),
+    ],
+)
+def test_tools_and_whether_they_may_be_called_are_read(asked: dict[str, Any], expected: Tools | None) -> None:
+    assert parsed(chat(asked)).tools == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"tools": {}}, "tools"),
+        ({"tools": [5]}, "tools[0]"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        (tools({}), "tools[0].function.name"),
+        (tools(CLOCK, {"name": "a b"}), "tools[1].function.name"),
+        (tools(CLOCK, CLOCK), "tools[1].function.name"),
+        (tools(*[{"name": f"f{i}"} for i in range(129)]), "tools"),
+        (tools({"name": "f", "description": 5}), "tools[0].function.description"),
+        (tools({"name": "f", "parameters": []}), "tools[0].function.parameters"),
+        (tools({"name": "f", "parameters": {"type": "array"}}), "tools[0].function.parameters.type"),
+        (tools({"name": "f", "strict": "yes"}), "tools[0].function.strict"),
+        (tools(CLOCK, tool_choice="any"), "tool_choice"),
+        (tools(CLOCK, tool_choice={"type": "allowed_tools"}), "tool_choice.type"),
+        (tools(CLOCK, tool_choice={"type": "function", "function": {"name": "f"}}), "tool_choice"),
+        (tools(CLOCK, parallel_tool_calls="no"), "parallel_tool_calls"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        (tools(CLOCK, guided_regex="a"), "guided_regex"),
+        (tools(CLOCK, response_format={"type": "json_object"}), "response_format"),
+    ],
+)
+def test_tools_that_make_no_sense_are_refused_by_their_place(asked: dict[str, Any], param: str) -> None:
+    assert refused(chat(asked)).param == param
+
+
+def test_a_form_for_all_of_the_answer_goes_with_tools_that_may_not_be_called() -> None:
+    assert parsed(chat(tools(CLOCK, tool_choice="none", guided_regex="a"))).sampling.grammar is not None
+
+
+def test_completions_have_no_tools() -> None:
+    assert refused(completion(tools(CLOCK))).param == "tools"
+
+
+def test_a_conversation_keeps_the_calls_in_it_and_what_they_brought() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    asked = {"role": "assistant", "content": None, "tool_calls": [{**call, "index": 0}], "refusal": None}
+    brought = {"role": "tool", "tool_call_id": "a", "name": "clock", "content": "noon"}
+    assert parsed(chat({"messages": [*USER, asked, brought]})).messages == (
+        *USER,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        brought,
+    )
 
 
 @pytest.mark.parametrize(
