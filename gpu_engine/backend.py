@@ -23,7 +23,7 @@ from headrace.gpu_engine.native.decoder import NativeDecoder, can_run
 from headrace.gpu_engine.native.library import library
 from headrace.gpu_engine.native.pool import Pool
 
-_FORMATS: Final = {"float32": Format.FLOAT32, "int16": Format.INT16, "int8": Format.INT8}
+_FORMATS: Final = {"float32": Format.FLOAT32, "int16": Format.INT16, "int8": Format.INT8, "int4": Format.INT4}
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -71,8 +71,8 @@ def is_native(config: EngineConfig, decoder: CausalDecoder) -> bool:
         return True
     if config.backend == "native":
         raise ModelError(
-            "backend native cannot serve this model here: it needs g++, a processor with AVX2, a model "
-            "without experts, and a head size and block size of whole vectors; use backend auto."
+            "backend native cannot serve this model here: it needs g++, a processor with AVX2, a model of a "
+            "family of ours, and a head size and block size of whole vectors; use backend auto."
         )
     return False
 

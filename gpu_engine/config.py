@@ -74,7 +74,7 @@ class EngineConfig(BaseModel):
     device: Literal["cpu"] = "cpu"
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     backend: Literal["auto", "native", "torch"] = "auto"
-    weight_format: Literal["auto", "float32", "int16", "int8"] = "auto"
+    weight_format: Literal["auto", "float32", "int16", "int8", "int4"] = "auto"
     kv_cache_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     attention: Literal["auto", "cpu", "reference"] = "auto"
     block_size: int = Field(default=16, ge=1, le=256)

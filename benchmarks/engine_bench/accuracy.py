@@ -23,7 +23,7 @@ from headrace.gpu_engine.text.load import load_tokenizer
 
 NAME: Final = "accuracy"
 _TEXT: Final = Path(__file__).parent / "prose.txt"
-_OURS: Final = ("float32", "int16", "int8")
+_OURS: Final = ("float32", "int16", "int8", "int4")
 _BF16: Final = "transformers bfloat16"
 _KL_UNIT: Final = "nat / 10⁶"
 

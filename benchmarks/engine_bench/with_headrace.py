@@ -75,7 +75,7 @@ def forced(tokens: int) -> SamplingParams:
 
 def main() -> None:
     options = parser()
-    options.add_argument("--weights", default="auto", choices=["auto", "float32", "int16", "int8"])
+    options.add_argument("--weights", default="auto", choices=["auto", "float32", "int16", "int8", "int4"])
     options.add_argument("--backend", default="auto", choices=["auto", "native", "torch"])
     options.add_argument("--policy", default="continuous")
     options.add_argument("--prefix-cache", action="store_true")

@@ -15,6 +15,7 @@ class Format(IntEnum):
     BF16 = 1
     INT16 = 2
     INT8 = 3
+    INT4 = 4
 
 
 class Into(IntEnum):
@@ -75,6 +76,17 @@ class AttentionStruct(Structure):
     )
 
 
+class ExpertsStruct(Structure):
+    _fields_ = (
+        ("router", LinearStruct),
+        ("gate_up", c_void_p),
+        ("down", c_void_p),
+        ("count", c_int32),
+        ("per_token", c_int32),
+        ("normalised", c_int32),
+    )
+
+
 class LayerStruct(Structure):
     _fields_ = (
         ("attention", AttentionStruct),
@@ -87,6 +99,7 @@ class LayerStruct(Structure):
         ("mlp_norm", c_void_p),
         ("post_mlp_norm", c_void_p),
         ("gate", c_int32),
+        ("experts", ExpertsStruct),
     )
 
 

@@ -17,10 +17,18 @@ from headrace.gpu_engine.lora.adapters import Adapters
 from headrace.gpu_engine.models.blocks import Layer, PreNormLayer, SandwichLayer
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.decoder import Decoder
-from headrace.gpu_engine.models.layers import GatedMLP, Linear, OffsetRMSNorm, RMSNorm
+from headrace.gpu_engine.models.experts import MixtureOfExperts
+from headrace.gpu_engine.models.layers import GatedMLP, Linear, OffsetRMSNorm, Part, RMSNorm
 from headrace.gpu_engine.native.attention import NativeAttention, NativeStep
-from headrace.gpu_engine.native.declarations import DecoderStruct, Format, Into, LayerStruct, LinearStruct
-from headrace.gpu_engine.native.linear import PackedLinear, pack_linear
+from headrace.gpu_engine.native.declarations import (
+    DecoderStruct,
+    ExpertsStruct,
+    Format,
+    Into,
+    LayerStruct,
+    LinearStruct,
+)
+from headrace.gpu_engine.native.linear import PackedLinear, PackedStack, pack_linear, pack_stack
 from headrace.gpu_engine.native.lora import NativeLoras
 from headrace.gpu_engine.native.pool import Pool
 
@@ -29,7 +37,7 @@ GATES = {"silu": Into.GATED_SILU, "gelu_tanh": Into.GATED_GELU}
 
 def can_run(config: ModelConfig) -> bool:
     """Whether all parts of such a model are ones that the kernels know."""
-    return config.experts is None and config.activation in GATES
+    return config.activation in GATES and not (config.experts is not None and config.post_norms)
 
 
 class NativeDecoder:
@@ -49,15 +57,14 @@ class NativeDecoder:
         self._pool, self._form, self.cache_dtype = pool, form, cache_dtype
         self.embeddings, self._embed = decoder.embeddings, decoder.embed
         self._ropes, self._layer_ropes = decoder.ropes, decoder.layer_ropes
-        self._kept: list[torch.Tensor | PackedLinear] = []
+        self._kept: list[torch.Tensor | PackedLinear | PackedStack] = []
         self._layers = (LayerStruct * self.config.num_layers)()
         for i in range(self.config.num_layers):
             self._layers[i] = self._describe(decoder.layers.pop(0))
         self._struct = DecoderStruct(
             layers=ctypes.addressof(self._layers),
             norm=self._weight_of(decoder.norm),
-            # Nothing comes behind the head that would level its errors out.
-            head=self._pack(Linear(decoder.head.weight), Format.INT16 if form is Format.INT8 else form),
+            head=self._pack(Linear(decoder.head.weight), _form_of_head(form)),
             num_layers=self.config.num_layers,
             hidden=self.config.hidden_size,
             eps=self.config.norm_eps,
@@ -68,7 +75,7 @@ class NativeDecoder:
     @property
     def num_bytes(self) -> int:
         """Of the packed weights, and of the adapters."""
-        packed = sum(kept.num_bytes for kept in self._kept if isinstance(kept, PackedLinear))
+        packed = sum(kept.num_bytes for kept in self._kept if not isinstance(kept, torch.Tensor))
         return packed + (0 if self._loras is None else self._loras.num_bytes)
 
     def kv_spec(self, block_size: int) -> KVSpec:
@@ -125,17 +132,15 @@ class NativeDecoder:
     # --------------------------------------------------------------------------------- from torch's parts
 
     def _describe(self, layer: Layer) -> LayerStruct:
-        attention, mlp = layer.attention, layer.mlp
-        assert isinstance(mlp, GatedMLP), "ask can_run first"
+        attention = layer.attention
         struct = LayerStruct(
             qkv=self._pack(attention.qkv, self._form),
             output=self._pack(attention.output, self._form),
-            gate_up=self._pack(mlp.gate_up, self._form, gated=True),
-            down=self._pack(mlp.down, self._form),
             attention_norm=self._weight_of(layer.attention_norm),
             mlp_norm=self._weight_of(layer.mlp_norm),
             gate=GATES[self.config.activation].value,
         )
+        self._describe_feed_forward(layer.mlp, struct)
         struct.attention.query_norm = self._weight_of(attention.q_norm)
         struct.attention.key_norm = self._weight_of(attention.k_norm)
         if isinstance(layer, SandwichLayer):
@@ -145,12 +150,32 @@ class NativeDecoder:
             assert isinstance(layer, PreNormLayer)
         return struct
 
+    def _describe_feed_forward(self, part: Part, struct: LayerStruct) -> None:
+        if isinstance(part, MixtureOfExperts):
+            struct.experts = ExpertsStruct(
+                # Which experts a token takes is no matter of rounding.
+                router=self._pack(part.router, Format.FLOAT32),
+                gate_up=self._pack_stack(part.gate_up, gated=True),
+                down=self._pack_stack(part.down),
+                count=len(part.down),
+                per_token=part.per_token,
+                normalised=part.normalised,
+            )
+        else:
+            assert isinstance(part, GatedMLP), "ask can_run first"
+            struct.gate_up = self._pack(part.gate_up, self._form, gated=True)
+            struct.down = self._pack(part.down, self._form)
+
     def _pack(self, part: Linear, form: Format, *, gated: bool = False) -> LinearStruct:
-        if form is Format.FLOAT32 and _is_bf16(part.weight):
-            form = Format.BF16
-        packed = pack_linear(self._pool, part.weight, part.bias, form, gated=gated)
+        packed = pack_linear(self._pool, part.weight, part.bias, _halved(form, part.weight), gated=gated)
         self._kept.append(packed)
         return packed.struct
+
+    def _pack_stack(self, weights: torch.Tensor, *, gated: bool = False) -> int:
+        """The address of the structs of `weights` [count, outputs, inputs]."""
+        packed = pack_stack(self._pool, weights, _halved(self._form, weights), gated=gated)
+        self._kept.append(packed)
+        return ctypes.addressof(packed.structs)
 
     def _weight_of(self, norm: object) -> int | None:
         if norm is None:
@@ -161,6 +186,12 @@ class NativeDecoder:
         return weight.data_ptr()
 
 
-def _is_bf16(weight: torch.Tensor) -> bool:
-    """Whether half of each number says all of it, as in most checkpoints: half the memory, and the same."""
-    return bool((weight == weight.bfloat16()).all())
+def _form_of_head(form: Format) -> Format:
+    """Nothing comes behind the head that would level its errors out."""
+    return Format.INT16 if form in (Format.INT8, Format.INT4) else form
+
+
+def _halved(form: Format, weight: torch.Tensor) -> Format:
+    """BF16 instead of FLOAT32 where half of each number says all of it, as in most checkpoints: half the
+    memory, and the same."""
+    return Format.BF16 if form is Format.FLOAT32 and bool((weight == weight.bfloat16()).all()) else form

@@ -26,37 +26,50 @@ class PackedLinear:
         return self.weights.nbytes + self.scales.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class PackedStack:
+    """Matrices of one shape: `structs` is what the kernels are given, an array of as many; the tensors are
+    what it points into."""
+
+    structs: ctypes.Array[LinearStruct]
+    weights: torch.Tensor
+    scales: torch.Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        return self.weights.nbytes + self.scales.nbytes
+
+
 def pack_linear(
     pool: Pool, weight: torch.Tensor, bias: torch.Tensor | None, form: Format, *, gated: bool = False
 ) -> PackedLinear:
     """Packs `weight` [outputs, inputs] and `bias` [outputs], of any float dtype. `gated`: the upper half of
     the outputs are gates, the lower half what they gate (Shazeer 2020); the product is half as wide."""
+    stack = pack_stack(pool, weight[None], form, gated=gated)
+    struct = stack.structs[0]
+    laid_bias = None if bias is None else _lay_bias(bias, gated, pool.kernels.headrace_columns())
+    struct.bias = None if laid_bias is None else laid_bias.data_ptr()
+    return PackedLinear(struct, stack.weights, stack.scales, laid_bias)
+
+
+def pack_stack(pool: Pool, weights: torch.Tensor, form: Format, *, gated: bool = False) -> PackedStack:
+    """Packs `weights` [count, outputs, inputs] one after the other into one piece of memory."""
     kernels = pool.kernels
-    outputs, inputs = weight.shape
+    count, outputs, inputs = weights.shape
     size = form.value, outputs, inputs
-    rows = weight.float().contiguous()
-    packed = _huge_pages(kernels.headrace_packed_bytes(*size))
-    scales = torch.empty(kernels.headrace_num_scales(*size))
-    laid_bias = None if bias is None else _lay_bias(bias, gated, kernels.headrace_columns())
-    kernels.headrace_pack(
-        pool.handle,
-        form,
-        rows.data_ptr(),
-        outputs,
-        inputs,
-        int(gated),
-        packed.data_ptr(),
-        scales.data_ptr() or None,
-    )
-    struct = LinearStruct(
-        weights=packed.data_ptr(),
-        scales=scales.data_ptr() or None,
-        bias=None if laid_bias is None else laid_bias.data_ptr(),
-        inputs=inputs,
-        outputs=outputs,
-        format=form.value,
-    )
-    return PackedLinear(struct, packed, scales, laid_bias)
+    num_bytes, num_scales = kernels.headrace_packed_bytes(*size), kernels.headrace_num_scales(*size)
+    packed, scales = _huge_pages(count * num_bytes), torch.empty(count * num_scales)
+    structs = (LinearStruct * count)()
+    for i in range(count):
+        rows = weights[i].float().contiguous()
+        laid, laid_scales = packed[i * num_bytes :].data_ptr(), scales[i * num_scales :].data_ptr() or None
+        kernels.headrace_pack(
+            pool.handle, form, rows.data_ptr(), outputs, inputs, int(gated), laid, laid_scales
+        )
+        structs[i] = LinearStruct(
+            weights=laid, scales=laid_scales, inputs=inputs, outputs=outputs, format=form.value
+        )
+    return PackedStack(structs, packed, scales)
 
 
 def multiply(

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -46,7 +47,7 @@ struct Packed {
 };
 
 void products(Pool& pool) {
-  for (Format format : {Format::kFloat32, Format::kBf16, Format::kInt16, Format::kInt8})
+  for (Format format : {Format::kFloat32, Format::kBf16, Format::kInt16, Format::kInt8, Format::kInt4})
     for (auto [outputs, inputs] : {std::pair{2, 1}, {34, 65}, {130, 192}})
       for (int rows : {1, 5, 13, 99}) {
         const bool gated = rows % 2;
@@ -59,6 +60,29 @@ void products(Pool& pool) {
         linear(pool, packed.layer, x.data() + int64_t(rows - 1) * inputs, 1, norm.data(), 1e-5f, into, alone.data());
         check(std::equal(alone.begin(), alone.end(), together.end() - width), "a row depends on the others");
       }
+}
+
+// More experts than tokens take, and some that none takes; one router's scores are not finite.
+void expert_products(Pool& pool, Format format) {
+  const int hidden = 70, inner = 34, count = 5, per_token = 2, tokens = 21;
+  std::vector<Packed> packed;
+  std::vector<Linear> gate_up, down;
+  for (int i = 0; i < count; i++) {
+    packed.emplace_back(pool, format, 2 * inner, hidden, true);
+    gate_up.push_back(packed.back().layer);
+    packed.emplace_back(pool, format, hidden, inner, false);
+    down.push_back(packed.back().layer);
+  }
+  const Packed router(pool, Format::kFloat32, count, hidden, false);
+  const Experts experts{router.layer, gate_up.data(), down.data(), count, per_token, 1};
+  std::vector<float> x = numbers(tokens * hidden);
+  const std::vector<float> norm = numbers(hidden);
+  x[7 * hidden] = NAN;
+  std::vector<float> alone(x.end() - hidden, x.end());
+  add_experts(pool, experts, Into::kGatedSilu, norm.data(), 1e-5f, tokens, x.data());
+  add_experts(pool, experts, Into::kGatedSilu, norm.data(), 1e-5f, 1, alone.data());
+  check(std::equal(alone.begin(), alone.end(), x.end() - hidden), "a token's experts depend on the others");
+  check(std::isnan(x[7 * hidden + 1]) && !std::isnan(x[0]), "what is not finite went astray");
 }
 
 // Adapters of several ranks, the last of which adds to the second half of the columns only.
@@ -149,6 +173,7 @@ int main() {
   Pool pool(3, false);
   products(pool);
   adapted_products(pool);
+  for (Format format : {Format::kBf16, Format::kInt4}) expert_products(pool, format);
   for (CacheFormat format : {CacheFormat::kFloat32, CacheFormat::kBf16}) {
     attention(pool, format, 0, 0);
     attention(pool, format, 19, 30);

@@ -9,10 +9,12 @@ import pytest
 from headrace.gpu_engine.kernels.build import SOURCES
 from tests.support.native import compiled
 
-pytestmark = [compiled, pytest.mark.slow]
+pytestmark = [compiled, pytest.mark.slow, pytest.mark.timeout(600)]  # compilers are slow on busy machines
 
 DRIVER = Path(__file__).with_name("kernels.cpp")
-KERNELS = [SOURCES / f"{name}.cpp" for name in ("pool", "pack", "linear", "lora", "attention")]
+KERNELS = [
+    SOURCES / f"{name}.cpp" for name in ("pool", "pack", "nibbles", "linear", "experts", "lora", "attention")
+]
 
 
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])

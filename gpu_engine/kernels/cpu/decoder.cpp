@@ -38,6 +38,8 @@ struct Forward {
   }
 
   void mlp(const Layer& layer, const DecoderLoras& adapters) {
+    if (layer.experts.count > 0)
+      return add_experts(pool, layer.experts, static_cast<Into>(layer.gate), layer.mlp_norm, decoder.eps, step.tokens, x);
     float* gated = scratch_of<float>(6, int64_t(step.tokens) * layer.down.inputs);
     multiply(layer.gate_up, adapters.gate_up, x, layer.mlp_norm, static_cast<Into>(layer.gate), gated);
     add_back(layer.down, adapters.down, gated, layer.post_mlp_norm);

@@ -3,16 +3,18 @@
 #pragma once
 
 #include "attention.h"
+#include "experts.h"
 #include "linear.h"
 
 namespace headrace {
 
-// One layer; norms are weights [hidden], or null where the model has none at that place.
+// One layer, with an MLP or experts; norms are weights [hidden], or null where the model has none at that place.
 struct Layer {
   AttentionLayer attention;
   Linear qkv, output, gate_up, down;
   const float *attention_norm, *post_attention_norm, *mlp_norm, *post_mlp_norm;
   int32_t gate;  // an `Into`
+  Experts experts;
 };
 
 struct Decoder {

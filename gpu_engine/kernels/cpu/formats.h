@@ -10,6 +10,8 @@
 //   Int16     2 k, 16 bits, scale a column   2 k, 13 bits     2 k in integers    exact over a chunk of 64 k
 //   Int8      2 k, 8 bits, scale a column    2 k, 13 bits     2 k in integers    exact over a chunk of 64 k
 //             and chunk
+//   Int4      2 k, 4 bits, step and lowest   2 k, 13 bits     2 k in integers    exact over a chunk of 32 k
+//             a column and chunk
 //
 // Integer products are twice as many an instruction as float ones, at the same rate on Intel since Skylake and AMD
 // since Zen 3 (vpmaddwd, vpdpwssd). Weights have at most 13 bits and a sign, inputs 12, with a scale of their own in each row and chunk:
@@ -23,10 +25,10 @@
 namespace headrace {
 
 constexpr int kColumns = 2 * kLanes;
-constexpr int kChunk = 64;  // k
+constexpr int kMostChunk = 64;  // k; what rows are padded to
 constexpr int kMaxWeight = 8191, kMaxInput = 4095;
 
-enum class Format : int { kFloat32 = 0, kBf16 = 1, kInt16 = 2, kInt8 = 3 };
+enum class Format : int { kFloat32 = 0, kBf16 = 1, kInt16 = 2, kInt8 = 3, kInt4 = 4 };
 
 // The accumulators of a tile, as a list of rows. (An array of vectors would live in memory: the compiler unrolls
 // loops too late to see that each of its places could be a register.)
@@ -43,28 +45,32 @@ struct Rows {
     F::multiply(left, right, w, *inputs);
     rest.step(w, inputs + 1);
   }
-  // Adds the sums of a chunk to out [R][kColumns]; `scales`: of each row's inputs.
-  HEADRACE_INLINE void flush(float* out, const float* scales, const float* columns) {
-    F::add_to(out, left, scales, columns);
-    F::add_to(out + kLanes, right, scales, columns + kLanes);
-    rest.flush(out + kColumns, scales + 1, columns);
+  // Adds the sums of a chunk to out [R][kColumns]; `scales`: of each row's inputs, `columns`: of the weights.
+  HEADRACE_INLINE void flush(float* out, const float* scales, const typename F::Scales* columns) {
+    F::add_to(out, left, scales, columns[0]);
+    F::add_to(out + kLanes, right, scales, columns[1]);
+    rest.flush(out + kColumns, scales + F::kInputScales, columns);
   }
 };
 template <class F>
 struct Rows<F, 0> {
   HEADRACE_INLINE void clear() {}
   HEADRACE_INLINE void step(typename F::Weights, const uint32_t*) {}
-  HEADRACE_INLINE void flush(float*, const float*, const float*) {}
+  HEADRACE_INLINE void flush(float*, const float*, const typename F::Scales*) {}
 };
 
+// A format says: kChunk, k that are summed up before scales; kInputScales, floats that `pack_row` notes of each
+// row and chunk; kChunkScales, whether each chunk of a column has `Scales` of its own, a float of memory each.
 struct Floats {
   typedef Vec Sum;
   struct Weights {
     Vec left, right;
   };
-  static constexpr int kPerWord = 1;
+  struct Scales {};
+  static constexpr int kPerWord = 1, kChunk = kMostChunk, kInputScales = 1;
   static constexpr bool kIntegers = false, kChunkScales = false;
 
+  static HEADRACE_INLINE Scales scales(const float*, int) { return {}; }
   static HEADRACE_INLINE Vec zero() { return splat(0.0f); }
   static HEADRACE_INLINE void multiply(Vec& left, Vec& right, Weights w, uint32_t input) {
     float x;
@@ -73,7 +79,7 @@ struct Floats {
     left = fma(w.left, all, left);
     right = fma(w.right, all, right);
   }
-  static HEADRACE_INLINE void add_to(float* out, Vec sum, const float*, const float*) { store(out, add(load(out), sum)); }
+  static HEADRACE_INLINE void add_to(float* out, Vec sum, const float*, Scales) { store(out, add(load(out), sum)); }
 };
 
 struct Float32 : Floats {
@@ -98,7 +104,7 @@ struct Integers {
   struct Weights {
     Ints left, right;
   };
-  static constexpr int kPerWord = 2;
+  static constexpr int kPerWord = 2, kChunk = kMostChunk, kInputScales = 1;
   static constexpr bool kIntegers = true;
 
   static HEADRACE_INLINE Ints zero() { return zero_ints(); }
@@ -112,18 +118,46 @@ struct Integers {
 struct Int16 : Integers {
   static constexpr int kBytes = 4 * kColumns;
   static constexpr bool kChunkScales = false;
+  struct Scales {};
+  static HEADRACE_INLINE Scales scales(const float*, int) { return {}; }
   static HEADRACE_INLINE Weights weights(const char* p) { return {load_ints(p), load_ints(p + 4 * kLanes)}; }
-  static HEADRACE_INLINE void add_to(float* out, Ints sum, const float* scale, const float*) {
-    store(out, fma(to_floats(sum), splat(*scale), load(out)));
+  static HEADRACE_INLINE void add_to(float* out, Ints sum, const float* input, Scales) {
+    store(out, fma(to_floats(sum), splat(*input), load(out)));
   }
 };
 
 struct Int8 : Integers {
   static constexpr int kBytes = 2 * kColumns;
   static constexpr bool kChunkScales = true;
+  typedef Vec Scales;
+  static HEADRACE_INLINE Scales scales(const float* p, int side) { return load(p + side * kLanes); }
   static HEADRACE_INLINE Weights weights(const char* p) { return {widen_bytes(p), widen_bytes(p + 2 * kLanes)}; }
-  static HEADRACE_INLINE void add_to(float* out, Ints sum, const float* scale, const float* columns) {
-    store(out, fma(to_floats(sum), mul(splat(*scale), load(columns)), load(out)));
+  static HEADRACE_INLINE void add_to(float* out, Ints sum, const float* input, Scales columns) {
+    store(out, fma(to_floats(sum), mul(splat(*input), columns), load(out)));
+  }
+};
+
+// A weight is lowest + n * step, n from 0 to 15: sum(w x) = step * sum(n x) + lowest * sum(x), so that the tile
+// multiplies n alone, and the inputs bring their sum. Steps and lowest ones are of 16 bits (IEEE half), kLanes of
+// the one before kLanes of the other: the scales of the formats Q4_1 and, but for a shift, Q4_0 of ggml.
+// Columns i and i + kLanes share a byte.
+struct Int4 : Integers {
+  static constexpr int kBytes = kColumns;
+  static constexpr int kChunk = 32, kInputScales = 2;  // of a step of the inputs, and of their sum
+  static constexpr bool kChunkScales = true;
+  struct Scales {
+    Vec step, lowest;
+  };
+  static HEADRACE_INLINE Scales scales(const float* p, int side) {
+    return {load_half(p + side * kLanes), load_half(p + side * kLanes + kLanes / 2)};
+  }
+  static HEADRACE_INLINE Weights weights(const char* p) {
+    const Ints both = widen_unsigned(p);
+    return {lower_nibbles(both), upper_nibbles(both)};
+  }
+  static HEADRACE_INLINE void add_to(float* out, Ints sum, const float* input, Scales columns) {
+    const Vec before = fma(columns.lowest, splat(input[1]), load(out));
+    store(out, fma(to_floats(sum), mul(splat(input[0]), columns.step), before));
   }
 };
 
@@ -135,12 +169,18 @@ HEADRACE_INLINE void with_format(Format format, const Function& f) {
     case Format::kBf16: return f(Bf16{});
     case Format::kInt16: return f(Int16{});
     case Format::kInt8: return f(Int8{});
+    case Format::kInt4: return f(Int4{});
   }
 }
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // k of a packed row: padded with zeros, so that only whole chunks are computed.
-constexpr int padded_k(int k) { return round_up(k, kChunk); }
+constexpr int padded_k(int k) { return round_up(k, kMostChunk); }
+
+template <class F>
+constexpr int chunks_of(int k) {
+  return padded_k(k) / F::kChunk;
+}
 
 }  // namespace headrace

@@ -11,9 +11,12 @@ namespace headrace {
 
 struct Source {
   const float* x;
+  const int32_t* rows;  // which of x; null: each in turn
   int columns;
   const float* norm;  // weight of an RMS normalisation (Zhang & Sennrich 2019), or null
   float eps;
+
+  const float* row(int r) const { return x + int64_t(rows ? rows[r] : r) * columns; }
 };
 
 HEADRACE_INLINE float root_mean_square(const float* x, int count, float eps) {
@@ -33,11 +36,12 @@ HEADRACE_INLINE void normalise(const float* x, const float* weight, float eps, i
   for (; k < count; k++) out[k] = x[k] * inverse * weight[k];
 }
 
-// Rounds a chunk to integers of 12 bits and a sign, two a word; returns what one step is worth. A chunk that is not
-// finite is worth NaN: so is then whatever is computed from it.
-HEADRACE_INLINE float round_chunk(const float* x, uint32_t* words) {
+// Rounds a chunk to integers of 12 bits and a sign, two a word, and notes what one step is worth, and where the
+// format wants it their sum. A chunk that is not finite is worth NaN: so is then whatever is computed from it.
+template <class F>
+HEADRACE_INLINE void round_chunk(const float* x, uint32_t* words, float* scales) {
   Vec most = splat(0.0f), finite = splat(0.0f);
-  for (int k = 0; k < kChunk; k += kLanes) {
+  for (int k = 0; k < F::kChunk; k += kLanes) {
     const Vec v = load(x + k);
     most = max(most, abs(v));
     finite = fma(v, splat(0.0f), finite);
@@ -45,15 +49,19 @@ HEADRACE_INLINE float round_chunk(const float* x, uint32_t* words) {
   const float largest = max_of(most);
   const float not_finite = sum_of(finite);  // NaN, or zero
   const Vec steps = splat(largest > 0 ? static_cast<float>(kMaxInput) / largest : 0.0f);
-  for (int k = 0; k < kChunk; k += 2 * kLanes) {
+  Vec sums = splat(0.0f);  // exact: of few and small integers
+  for (int k = 0; k < F::kChunk; k += 2 * kLanes) {
     const Ints low = to_ints(mul(load(x + k), steps)), high = to_ints(mul(load(x + k + kLanes), steps));
     const Ints both = narrow(low, high);
     std::memcpy(words + k / 2, &both, sizeof both);
+    if (F::kInputScales > 1) sums = add(sums, add(to_floats(low), to_floats(high)));
   }
-  return largest / static_cast<float>(kMaxInput) + not_finite;
+  scales[0] = largest / static_cast<float>(kMaxInput) + not_finite;
+  if (F::kInputScales > 1) scales[1] = scales[0] * sum_of(sums);
 }
 
-// One row into its place in a tile of `rows`: `words` [k / kPerWord][rows] and `scales` [chunk][rows] at this row.
+// One row into its place in a tile of `rows`: `words` [k / kPerWord][rows] and `scales` [chunk][rows][kInputScales]
+// at this row.
 template <class F>
 void pack_row(const Source& source, const float* x, int rows, uint32_t* words, float* scales) {
   const int padded = padded_k(source.columns);
@@ -66,11 +74,12 @@ void pack_row(const Source& source, const float* x, int rows, uint32_t* words, f
   if constexpr (!F::kIntegers) {
     for (int k = 0; k < padded; k++) std::memcpy(words + int64_t(k) * rows, row + k, 4);
   } else {
-    uint32_t chunk_words[kChunk / 2];
-    for (int chunk = 0; chunk < padded / kChunk; chunk++) {
-      scales[chunk * rows] = round_chunk(row + chunk * kChunk, chunk_words);
-      uint32_t* to = words + int64_t(chunk) * (kChunk / 2) * rows;
-      for (int k = 0; k < kChunk / 2; k++) to[k * rows] = chunk_words[k];
+    constexpr int kWords = F::kChunk / 2;
+    uint32_t chunk_words[kWords];
+    for (int chunk = 0; chunk < padded / F::kChunk; chunk++) {
+      round_chunk<F>(row + chunk * F::kChunk, chunk_words, scales + int64_t(chunk) * rows * F::kInputScales);
+      uint32_t* to = words + int64_t(chunk) * kWords * rows;
+      for (int k = 0; k < kWords; k++) to[k * rows] = chunk_words[k];
     }
   }
 }

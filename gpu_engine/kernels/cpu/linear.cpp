@@ -15,6 +15,8 @@ struct Tiling {
   int first(int tile) const { return static_cast<int>(int64_t(rows) * tile / tiles); }
 };
 
+bool is_gated(Into into) { return into == Into::kGatedSilu || into == Into::kGatedGelu; }
+
 struct Product {
   const Linear& layer;
   int rows;
@@ -24,7 +26,6 @@ struct Product {
   const float* scales;
   const Shrunk* lora;
 
-  int chunks() const { return padded_k(layer.inputs) / kChunk; }
   int blocks() const { return round_up(layer.outputs, kColumns) / kColumns; }
 };
 
@@ -62,7 +63,7 @@ HEADRACE_INLINE void finish_row(const Product& p, int block, int row, const floa
     left = p.lora->expand(row, 2 * block, left);
     right = p.lora->expand(row, 2 * block + 1, right);
   }
-  if (p.into == Into::kGatedSilu || p.into == Into::kGatedGelu) {
+  if (is_gated(p.into)) {
     const int width = p.layer.outputs / 2, at = block * kLanes;
     const Vec gated = p.into == Into::kGatedSilu ? sigmoid_times(left, right) : gelu_times(left, right);
     return write(p.out + int64_t(row) * width + at, gated, width - at, false);
@@ -76,21 +77,22 @@ HEADRACE_INLINE void finish_row(const Product& p, int block, int row, const floa
 // R rows of one block. `next`: weights that will be needed soon, fetched meanwhile, `lines` cache lines a chunk.
 template <class F, int R>
 void tile(const Product& p, int block, int first, const char* next, int lines) {
-  constexpr int kWords = kChunk / F::kPerWord;
-  const int chunks = p.chunks();
+  constexpr int kWords = F::kChunk / F::kPerWord;
+  const int chunks = chunks_of<F>(p.layer.inputs);
   const char* w = p.layer.weights + int64_t(block) * chunks * kWords * F::kBytes;
-  const float* columns = F::kChunkScales ? p.layer.scales + int64_t(block) * chunks * kColumns : nullptr;
+  const float* column_scales = F::kChunkScales ? p.layer.scales + int64_t(block) * chunks * kColumns : nullptr;
   const uint32_t* x = p.words + int64_t(first) * chunks * kWords;
-  const float* scales = p.scales + int64_t(first) * chunks;
+  const float* scales = p.scales + int64_t(first) * chunks * F::kInputScales;
   alignas(64) float sums[R * kColumns] = {};
   for (int chunk = 0; chunk < chunks; chunk++) {
     for (int line = 0; line < lines; line++, next += 64) _mm_prefetch(next, _MM_HINT_T0);
     Rows<F, R> rows;
     rows.clear();
     for (int word = 0; word < kWords; word++, w += F::kBytes, x += R) rows.step(F::weights(w), x);
+    const typename F::Scales columns[] = {F::scales(column_scales, 0), F::scales(column_scales, 1)};
     rows.flush(sums, scales, columns);
-    scales += R;
-    if (F::kChunkScales) columns += kColumns;
+    scales += R * F::kInputScales;
+    if (F::kChunkScales) column_scales += kColumns;
   }
   for (int r = 0; r < R; r++) finish_row<F>(p, block, first + r, sums + r * kColumns);
 }
@@ -105,39 +107,81 @@ HEADRACE_INLINE void tile_of(int rows, const Product& p, int block, int first, c
 // waited for memory in the first tile only would let the memory rest during all others.
 template <class F>
 void multiply_block(const Product& p, const Tiling& tiling, int block, int begin, int end) {
-  const int64_t lines = int64_t(p.chunks()) * (kChunk / F::kPerWord) * F::kBytes / 64;
+  const int chunks = chunks_of<F>(p.layer.inputs);
+  const int64_t lines = int64_t(chunks) * (F::kChunk / F::kPerWord) * F::kBytes / 64;
   const char* next = p.layer.weights + (block + 1) * lines * 64;
-  const int share = end - begin > 1 ? static_cast<int>(lines / (int64_t(end - begin) * p.chunks())) : 0;
+  const int share = end - begin > 1 ? static_cast<int>(lines / (int64_t(end - begin) * chunks)) : 0;
   for (int t = begin; t < end; t++) {
     const int first = tiling.first(t);
-    const char* from = next + int64_t(t - begin) * share * p.chunks() * 64;
+    const char* from = next + int64_t(t - begin) * share * chunks * 64;
     tile_of<F>(tiling.first(t + 1) - first, p, block, first, from, block + 1 < p.blocks() ? share : 0);
   }
 }
 
+// A part of the blocks of one product, for a part of its tiles.
 template <class F>
-void multiply(Pool& pool, const Product& p, const Tiling& tiling) {
-  const int blocks = p.blocks();
-  const int bands = (p.rows + kRowsAtOnce - 1) / kRowsAtOnce;
-  const int strips = std::min(blocks, std::max(1, pool.threads() * kChunksAThread));
-  pool.run(strips * bands, [&](int chunk) {
-    const int strip = chunk / bands, band = chunk % bands;
-    const int begin = static_cast<int>(int64_t(tiling.tiles) * band / bands);
-    const int end = static_cast<int>(int64_t(tiling.tiles) * (band + 1) / bands);
-    const int last = static_cast<int>(int64_t(blocks) * (strip + 1) / strips);
-    for (int block = static_cast<int>(int64_t(blocks) * strip / strips); block < last; block++)
-      multiply_block<F>(p, tiling, block, begin, end);
-  });
+void multiply_piece(const Product& p, int strip, int strips, int band, int bands) {
+  const Tiling tiling(p.rows);
+  const int begin = static_cast<int>(int64_t(tiling.tiles) * band / bands);
+  const int end = static_cast<int>(int64_t(tiling.tiles) * (band + 1) / bands);
+  const int last = static_cast<int>(int64_t(p.blocks()) * (strip + 1) / strips);
+  for (int block = static_cast<int>(int64_t(p.blocks()) * strip / strips); block < last; block++)
+    multiply_block<F>(p, tiling, block, begin, end);
 }
 
 template <class F>
-void pack_tiles(Pool& pool, const Source& source, const Tiling& tiling, uint32_t* words, float* scales) {
-  const int64_t row_words = padded_k(source.columns) / F::kPerWord, chunks = padded_k(source.columns) / kChunk;
-  pool.run(tiling.tiles, [&](int t) {
-    const int first = tiling.first(t), rows = tiling.first(t + 1) - first;
-    for (int r = 0; r < rows; r++)
-      pack_row<F>(source, source.x + int64_t(first + r) * source.columns, rows, words + first * row_words + r,
-                  scales + first * chunks + r);
+void multiply(Pool& pool, const std::vector<Product>& products) {
+  struct Piece {
+    const Product* product;
+    int strip, strips, band, bands;
+  };
+  std::vector<Piece> pieces;
+  const int wanted = pool.threads() * kChunksAThread, count = static_cast<int>(products.size());
+  for (const Product& p : products) {
+    const int bands = (p.rows + kRowsAtOnce - 1) / kRowsAtOnce;
+    const int strips = std::min(p.blocks(), (wanted + count - 1) / count);
+    for (int strip = 0; strip < strips; strip++)
+      for (int band = 0; band < bands; band++) pieces.push_back({&p, strip, strips, band, bands});
+  }
+  pool.run(static_cast<int>(pieces.size()), [&](int i) {
+    const Piece& piece = pieces[i];
+    multiply_piece<F>(*piece.product, piece.strip, piece.strips, piece.band, piece.bands);
+  });
+}
+
+// Tiles never hold rows of two matrices.
+template <class F>
+void pack_tiles(Pool& pool, const std::vector<Share>& shares, const Source& source, uint32_t* words, float* scales) {
+  const int64_t row_words = padded_k(source.columns) / F::kPerWord;
+  const int64_t row_scales = int64_t(chunks_of<F>(source.columns)) * F::kInputScales;
+  std::vector<std::pair<int, int>> tiles;  // from where to where
+  for (const Share& share : shares) {
+    const Tiling tiling(share.rows);
+    for (int t = 0; t < tiling.tiles; t++) tiles.emplace_back(share.first + tiling.first(t), share.first + tiling.first(t + 1));
+  }
+  pool.run(static_cast<int>(tiles.size()), [&](int i) {
+    const auto [first, last] = tiles[i];
+    for (int r = first; r < last; r++)
+      pack_row<F>(source, source.row(r), last - first, words + first * row_words + (r - first),
+                  scales + first * row_scales + (r - first) * F::kInputScales);
+  });
+}
+
+void multiply_shares(Pool& pool, const std::vector<Share>& shares, const Source& source, Into into, float* out, const Shrunk* lora) {
+  const Linear& any = *shares.front().layer;
+  const int rows = shares.back().first + shares.back().rows;
+  const int width = is_gated(into) ? any.outputs / 2 : any.outputs;
+  with_format(static_cast<Format>(any.format), [&](auto f) {
+    typedef decltype(f) F;
+    const int64_t row_words = padded_k(any.inputs) / F::kPerWord;
+    const int64_t row_scales = int64_t(chunks_of<F>(any.inputs)) * F::kInputScales;
+    uint32_t* words = scratch_of<uint32_t>(1, rows * row_words);
+    float* scales = scratch_of<float>(2, rows * row_scales);
+    pack_tiles<F>(pool, shares, source, words, scales);
+    std::vector<Product> products;
+    for (const Share& s : shares)
+      products.push_back({*s.layer, s.rows, into, out + int64_t(s.first) * width, words + s.first * row_words, scales + s.first * row_scales, lora});
+    multiply<F>(pool, products);
   });
 }
 
@@ -145,15 +189,13 @@ void pack_tiles(Pool& pool, const Source& source, const Tiling& tiling, uint32_t
 
 void linear(Pool& pool, const Linear& layer, const float* x, int rows, const float* norm, float eps, Into into, float* out,
             const Shrunk* lora) {
-  if (rows == 0) return;
-  with_format(static_cast<Format>(layer.format), [&](auto f) {
-    typedef decltype(f) F;
-    const Tiling tiling(rows);
-    uint32_t* words = scratch_of<uint32_t>(1, int64_t(rows) * padded_k(layer.inputs) / F::kPerWord);
-    float* scales = scratch_of<float>(2, int64_t(rows) * (padded_k(layer.inputs) / kChunk));
-    pack_tiles<F>(pool, Source{x, layer.inputs, norm, eps}, tiling, words, scales);
-    multiply<F>(pool, Product{layer, rows, into, out, words, scales, lora}, tiling);
-  });
+  if (rows > 0) multiply_shares(pool, {{&layer, 0, rows}}, Source{x, nullptr, layer.inputs, norm, eps}, into, out, lora);
+}
+
+void linear(Pool& pool, const std::vector<Share>& shares, const float* x, const int32_t* sources, const float* norm,
+            float eps, Into into, float* out) {
+  const Source source{x, sources, shares.front().layer->inputs, norm, eps};
+  multiply_shares(pool, shares, source, into, out, nullptr);
 }
 
 }  // namespace headrace

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <vector>
+
 #include "formats.h"
 #include "lora.h"
 #include "pool.h"
@@ -16,8 +18,8 @@ enum class Into : int {
   kGatedGelu = 3,  // gelu(gate) * up, by tanh
 };
 
-// A packed weight matrix; mirrored in native/library.py. `scales`: of each column, for Int8 of each chunk and
-// column; none for floats. `bias` may be null.
+// A packed weight matrix; mirrored in native/library.py. `scales`: of each column, for Int8 and
+// Int4 of each chunk and column; none for floats. `bias` may be null.
 struct Linear {
   const char* weights;
   const float* scales;
@@ -31,6 +33,17 @@ struct Linear {
 // for bit, not on the others or their number. `lora`: what adapters add to the products, or null.
 void linear(Pool& pool, const Linear& layer, const float* x, int rows, const float* norm, float eps, Into into, float* out,
             const Shrunk* lora = nullptr);
+
+// Of one of several matrices of the same shape and format: the rows [first, first + rows) are its own.
+struct Share {
+  const Linear* layer;
+  int32_t first, rows;
+};
+
+// As `linear`, for rows that different matrices multiply. Row r of the inputs is x[sources[r]], or x[r] where
+// `sources` is null.
+void linear(Pool& pool, const std::vector<Share>& shares, const float* x, const int32_t* sources, const float* norm,
+            float eps, Into into, float* out);
 
 // Bytes of a packed matrix, and floats of its scales.
 int64_t packed_bytes(Format format, int outputs, int inputs);

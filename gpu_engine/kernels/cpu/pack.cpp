@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "linear.h"
+#include "nibbles.h"
 
 namespace headrace {
 namespace {
@@ -57,9 +58,21 @@ void put(Int16, const Place& to, const float* row, int inputs) {
 }
 
 void put(Int8, const Place& to, const float* row, int inputs) {
-  for (int k = 0, chunk = 0; k < inputs; k += kChunk, chunk++) {
-    const int count = std::min(kChunk, inputs - k);
+  for (int k = 0, chunk = 0; k < inputs; k += Int8::kChunk, chunk++) {
+    const int count = std::min(Int8::kChunk, inputs - k);
     put_rounded<int8_t>(to, row, k, count, 127, largest(row + k, count), to.scales + chunk * to.chunk_stride + to.column);
+  }
+}
+
+void put(Int4, const Place& to, const float* row, int inputs) {
+  const int lane = to.column % kLanes, shift = to.column < kLanes ? 0 : 4;
+  for (int k = 0, chunk = 0; k < inputs; k += Int4::kChunk, chunk++) {
+    const Nibbles found = choose_nibbles(row + k, std::min(Int4::kChunk, inputs - k));
+    uint8_t* words = reinterpret_cast<uint8_t*>(to.block) + int64_t(k) / 2 * kColumns;
+    for (int i = 0; i < found.count; i++) words[i / 2 * kColumns + lane * 2 + i % 2] |= found.steps[i] << shift;
+    uint16_t* side = reinterpret_cast<uint16_t*>(to.scales + chunk * to.chunk_stride + to.column / kLanes * kLanes);
+    side[lane] = found.step;
+    side[kLanes + lane] = found.lowest;
   }
 }
 
@@ -76,14 +89,18 @@ int64_t packed_bytes(Format format, int outputs, int inputs) {
 
 int64_t num_scales(Format format, int outputs, int inputs) {
   const int64_t columns = round_up(outputs, kColumns);
-  if (format == Format::kInt8) return columns * (padded_k(inputs) / kChunk);
-  return format == Format::kInt16 ? columns : 0;
+  int64_t count = 0;
+  with_format(format, [&](auto f) {
+    typedef decltype(f) F;
+    count = F::kChunkScales ? columns * chunks_of<F>(inputs) : F::kIntegers ? columns : 0;
+  });
+  return count;
 }
 
 void pack(Pool& pool, Format format, const float* weights, int outputs, int inputs, bool gated, char* packed, float* scales) {
   with_format(format, [&](auto f) {
     typedef decltype(f) F;
-    const int blocks = round_up(outputs, kColumns) / kColumns, chunks = padded_k(inputs) / kChunk;
+    const int blocks = round_up(outputs, kColumns) / kColumns, chunks = chunks_of<F>(inputs);
     const int64_t block_bytes = int64_t(padded_k(inputs) / F::kPerWord) * F::kBytes;
     const int64_t block_scales = F::kChunkScales ? int64_t(chunks) * kColumns : kColumns;
     pool.run(blocks, [&](int block) {

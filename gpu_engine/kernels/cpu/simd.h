@@ -50,6 +50,10 @@ HEADRACE_INLINE Ints load_ints(const void* p) { return _mm512_loadu_si512(p); }
 HEADRACE_INLINE Ints zero_ints() { return _mm512_setzero_si512(); }
 HEADRACE_INLINE Ints splat_word(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
 HEADRACE_INLINE Ints widen_bytes(const void* p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
+HEADRACE_INLINE Ints widen_unsigned(const void* p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
+HEADRACE_INLINE Ints lower_nibbles(Ints bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi16(15)); }
+HEADRACE_INLINE Ints upper_nibbles(Ints bytes) { return _mm512_srli_epi16(bytes, 4); }
+HEADRACE_INLINE Vec load_half(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
 
 // bf16 is the upper half of a float.
 HEADRACE_INLINE Vec load(const uint16_t* p) {
@@ -112,6 +116,10 @@ HEADRACE_INLINE Ints load_ints(const void* p) { return _mm256_loadu_si256(static
 HEADRACE_INLINE Ints zero_ints() { return _mm256_setzero_si256(); }
 HEADRACE_INLINE Ints splat_word(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
 HEADRACE_INLINE Ints widen_bytes(const void* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+HEADRACE_INLINE Ints widen_unsigned(const void* p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+HEADRACE_INLINE Ints lower_nibbles(Ints bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi16(15)); }
+HEADRACE_INLINE Ints upper_nibbles(Ints bytes) { return _mm256_srli_epi16(bytes, 4); }
+HEADRACE_INLINE Vec load_half(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
 
 // bf16 is the upper half of a float.
 HEADRACE_INLINE Vec load(const uint16_t* p) {
