@@ -15,7 +15,6 @@ from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.contract import CausalDecoder
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.folder import CONFIG, read_folder_config, read_hf_config, read_model_type
-from headrace.gpu_engine.models.foreign.load import draw_foreign, load_foreign
 from headrace.gpu_engine.models.registry import is_family
 from headrace.gpu_engine.models.shapes import tensor_shapes
 from headrace.gpu_engine.models.stretch import stretch
@@ -63,6 +62,9 @@ def load_model(
 
 def _load_foreign(name: str, path: Path, dtype: torch.dtype, load_format: LoadFormat) -> LoadedModel:
     """A model that transformers computes."""
+    # Here, since it imports the models of transformers, which takes seconds.
+    from headrace.gpu_engine.models.foreign.load import draw_foreign, load_foreign
+
     config = read_hf_config(path)
     if load_format == "dummy":
         decoder, fingerprint = draw_foreign(config, dtype), fingerprint_files([path / CONFIG], "dummy")
