@@ -217,11 +217,12 @@ class StepEngine:
         # What the prefix cache knows has no rows: a salt that nobody shares keeps it out.
         salt += secrets.token_bytes(16) if self._needs_all_rows(request) else b""
         controls = self._controls.make(request, token_ids)
+        most = request.params.max_tokens if request.embed is None else 1  # it will not grow: nobody need wait
         return Request(
             id=request.id,
             token_ids=token_ids,
             num_prompt_tokens=prompt,
-            max_output_tokens=self._limits.max_output_tokens(prompt, request.params.max_tokens),
+            max_output_tokens=self._limits.max_output_tokens(prompt, most),
             params=_seeded(request.params),
             chain=self._memory.chain(salt),
             controls=controls,

@@ -209,3 +209,17 @@ async def test_a_request_that_trips_a_bug_fails_alone_and_is_still_known_by_its_
     reading = await preparer.read(completion("hello"), [])
     assert isinstance(reading.parsed, ParsedRequest)
     assert reading.prepared is BROKEN_BY_US
+
+
+async def test_tokens_are_spelled_as_the_request_wants_texts(
+    preparer: Preparer, tokenizer: CountingTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Loud(SimTokenizer):
+        def decode(self, token_ids: Sequence[int]) -> str:
+            return "".join(f"<{token}>" for token in token_ids)
+
+    monkeypatch.setattr(CountingTokenizer, "verbatim", Loud())
+    for asked, spelled in [({}, "A"), ({"skip_special_tokens": False}, "<65>")]:
+        parsed = (await preparer.read(completion("hello", **asked), None)).parsed
+        assert isinstance(parsed, ParsedRequest)
+        assert preparer.spelling(parsed)(65) == spelled

@@ -144,6 +144,13 @@ def test_a_mean_takes_nothing_from_the_prefix_cache_and_a_last_token_does(tiny_m
     assert cached == {"mean": (0, 0), "last": (32, 32)}
 
 
+def test_no_memory_is_kept_free_for_an_answer_that_will_not_come(tiny_model: TinyModel) -> None:
+    engine = engine_of(tiny_model, "mean", num_kv_blocks=13, max_batch_tokens=200, watermark=0)
+    for i, prompt in enumerate(prompts_of([70, 70])):  # five blocks each
+        assert engine.add(EngineRequest(id=str(i), prompt_ids=prompt, embed=EmbedParams())) is None
+    assert [output.id for output in engine.step()] == ["0", "1"]
+
+
 def test_answers_beside_vectors_are_those_without_them(tiny_model: TinyModel) -> None:
     prompts = prompts_of([9, 17])
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)

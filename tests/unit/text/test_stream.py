@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.gpu_engine.text.stream import TextStream
+from headrace.gpu_engine.api import SamplingParams
+from headrace.gpu_engine.text.contract import Tokenizer
+from headrace.gpu_engine.text.stream import TextStream, open_text
 from tests.unit.text.test_detokenize import BYTE_LEVEL, SENTENCEPIECE, byte_ids, one_by_one
 from tests.unit.text.test_stop import expected
 
@@ -60,3 +62,22 @@ def test_nothing_is_shown_after_a_stop_string() -> None:
     stream = TextStream(BYTE_LEVEL, [], ["stop"])
     assert stream.feed(BYTE_LEVEL.encode("a stop b")) == "a "
     assert (stream.stopped, stream.feed(BYTE_LEVEL.encode("c")), stream.flush()) == (True, "", "")
+
+
+def test_special_tokens_show_in_the_text_where_they_are_asked_for(smollm: Tokenizer) -> None:
+    prompt = smollm.encode("<|im_start|>user\nHi<|im_end|>")
+    answer = smollm.encode("One<|im_end|>\n<|im_start|>two")
+    for skip, shown in [
+        (True, "user\nHi" + "One\ntwo"),
+        (False, "<|im_start|>user\nHi<|im_end|>" + "One<|im_end|>\n<|im_start|>two"),
+    ]:
+        params = SamplingParams(skip_special_tokens=skip, echo=True)
+        stream = open_text(smollm, prompt, params)
+        pieces = [stream.feed([token]) for token in answer]
+        assert "".join([*pieces, stream.flush()]) == shown
+
+
+def test_a_special_token_that_ends_an_answer_is_no_text_of_it_even_then(smollm: Tokenizer) -> None:
+    stream = open_text(smollm, [], SamplingParams(skip_special_tokens=False))
+    tokens = smollm.encode("One<|im_end|>")
+    assert stream.feed(tokens, ended=True) + stream.flush() == "One"
