@@ -66,14 +66,14 @@ def prompts_of(lengths: Sequence[int]) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("llama", 2), ("llama", 4), ("llama-biased", 2), ("qwen3", 2), ("gemma2", 2), ("qwen3-moe-mixed", 2)],
+    [("llama", 4), ("qwen3", 2), ("gemma2", 2), ("qwen3-moe-mixed", 2)],
 )
 def test_ranks_bring_the_tokens_of_one(tiny_model: TinyModel, name: str, size: int) -> None:
     """Chunks and block tables are drawn anew for each. With four ranks, two keep the same KV head."""
-    prompts = prompts_of([1, 17, 40])
-    expected = Sequences(load_runner(config_of(tiny_model(name), 1)), prompts, 6, seed=1).run(50)
+    prompts = prompts_of([1, 36])
+    expected = Sequences(load_runner(config_of(tiny_model(name), 1)), prompts, 5, seed=1).run(50)
     with ranks(config_of(tiny_model(name), size)) as runner:
-        assert Sequences(runner, prompts, 6, seed=2).run(9) == expected
+        assert Sequences(runner, prompts, 5, seed=2).run(12) == expected
 
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no compiler and no prebuilt kernels")
@@ -82,10 +82,10 @@ needs_kernels = pytest.mark.skipif(library() is None, reason="no compiler and no
 @needs_kernels
 @pytest.mark.parametrize("name", ["llama-biased", "gemma3"])
 def test_native_shares_bring_the_tokens_of_one(tiny_model: TinyModel, name: str) -> None:
-    prompts = prompts_of([17, 40])
-    expected = Sequences(load_runner(config_of(tiny_model(name), 1)), prompts, 6, seed=1).run(50)
+    prompts = prompts_of([36])
+    expected = Sequences(load_runner(config_of(tiny_model(name), 1)), prompts, 5, seed=1).run(50)
     with ranks(config_of(tiny_model(name), backend="native")) as runner:
-        assert Sequences(runner, prompts, 6, seed=2).run(9) == expected
+        assert Sequences(runner, prompts, 5, seed=2).run(12) == expected
 
 
 @needs_kernels
