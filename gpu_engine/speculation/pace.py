@@ -7,6 +7,9 @@ from typing import Final, Protocol
 LOWEST_PRICE: Final = 0.1
 """Drafts that hardly ever are right cost more than rows: what is proposed, checked and taken back."""
 
+FIRST: Final = 2
+"""Tokens of the first draft. Most texts do not repeat themselves, and all have a first draft."""
+
 TRY_EVERY: Final = 16
 """Steps after which a request whose drafts did not pay tries a single token: texts change."""
 
@@ -44,7 +47,8 @@ class AdaptivePace:
     __slots__ = ("_length", "_longest", "_passed", "_share")
 
     def __init__(self, longest: int) -> None:
-        self._longest = self._length = longest
+        self._longest = longest
+        self._length = min(FIRST, longest)
         self._share = 1.0
         self._passed = 0
 
