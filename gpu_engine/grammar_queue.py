@@ -118,8 +118,9 @@ class GrammarQueue:
             self._ended.append(Output(id=request_id, finish_reason="abort"))
 
     def step(self) -> list[Output]:
-        self._take_compiled()
-        self._ended.extend(self._impatient())
+        if self._waiting:
+            self._take_compiled()
+            self._ended.extend(self._impatient())
         outputs = self._engine.step() if self._engine.has_work else []
         ended, self._ended = self._ended, []
         if self._waiting and not (outputs or ended or self._engine.has_work):
@@ -128,6 +129,7 @@ class GrammarQueue:
 
     def _job(self, grammar: Grammar) -> Job[Compiled]:
         """One for all that wait for the same."""
+        self._compiling = {content: job for content, job in self._compiling.items() if not job.ended}
         job = self._compiling.get(content_of(grammar))
         if job is None:
             job = self._jobs.submit(lambda: self._grammars.compile(grammar))
@@ -142,8 +144,6 @@ class GrammarQueue:
             error = self._engine.add(waiter.request)
             if error is not None:
                 self._ended.append(Output(id=waiter.request.id, error=error))
-        for content in [content for content, job in self._compiling.items() if job.ended]:
-            del self._compiling[content]
 
     def _keep(self, grammar: Grammar, job: Job[Compiled]) -> None:
         if job.error is not None:

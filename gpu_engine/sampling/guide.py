@@ -38,7 +38,7 @@ MOST_KEPT: Final = 64
 Content: TypeAlias = tuple[str, str, tuple[str, ...]]
 
 
-MOST_MASK_S: Final = 0.5
+MOST_MASK_S: Final = 0.25
 """Processor time of the first mask, of which one takes milliseconds, if not a grammar is made to be
 expensive: all running requests wait for the masks of a step."""
 

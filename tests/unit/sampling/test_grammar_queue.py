@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 import pytest
 
+from headrace.gpu_engine import build
 from headrace.gpu_engine.api import EngineRequest, Grammar, Output
+from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.grammar_queue import PATIENCE_S, GrammarQueue
 from headrace.gpu_engine.sampling import guide
 from headrace.gpu_engine.sampling.compiling import MOST_THREADS, Jobs
@@ -189,6 +192,16 @@ def test_jobs_that_are_stuck_take_no_more_than_a_few_threads() -> None:
     release.set()
     while not all(job.ended for job in submitted):
         jobs.wait(20)
+
+
+def test_a_served_engine_is_ready_when_its_vocabulary_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first grammar would stop all threads for it, compiled beside them or not."""
+    config = EngineConfig(engine="sim")
+    prepared = []
+    loaded = replace(build.load_engine(config), prepare_grammars=lambda: prepared.append("vocabulary"))
+    monkeypatch.setattr(build, "load_engine", lambda _: loaded)
+    assert build.build_engine(config) is loaded.engine
+    assert prepared == ["vocabulary"]
 
 
 # --------------------------------------------------------------------------------------- what is kept
