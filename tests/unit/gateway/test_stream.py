@@ -7,7 +7,17 @@ from collections.abc import AsyncIterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.events import Delta, Event, Failed, Fence, Finished, Logged, Started, Usage
+from headrace.broker.events import (
+    Delta,
+    Event,
+    Failed,
+    Fence,
+    Finished,
+    Logged,
+    Started,
+    TokenLogprobs,
+    Usage,
+)
 from headrace.broker.fold import fold
 from headrace.producer.gateway.stream import StreamView, stream_events
 from headrace.v1 import inference_pb2 as pb
@@ -58,6 +68,23 @@ def test_an_answer_streams_as_started_deltas_finished() -> None:
     assert [event.seq for event in events] == [0, 0, 1, 2]
     assert {event.epoch for event in events} == {1}
     assert events[-1].finished.usage.completion_tokens == 2
+
+
+def test_several_answers_and_vectors_are_told_with_their_numbers_and_ends() -> None:
+    score = TokenLogprobs(5, -0.5, ((6, -0.25),))
+    log = logged(
+        [
+            started(1),
+            Delta(1, 0, (1,), "a", prompt_logprobs=(score,)),
+            Delta(1, 1, (2,), "b", choice=3),
+            Finished(1, "stop", reasons=("stop", "length"), embeddings=(b"1234",)),
+        ]
+    )
+    _, first, second, last = stream(log)
+    assert [(one.delta.choice, one.delta.text) for one in (first, second)] == [(0, "a"), (3, "b")]
+    [told] = first.delta.prompt_logprobs
+    assert (told.token, told.logprob, told.top_tokens, told.top_logprobs) == (5, -0.5, [6], [-0.25])
+    assert (last.finished.reasons, last.finished.embeddings) == (["stop", "length"], [b"1234"])
 
 
 def test_a_failure_carries_code_status_and_parameter() -> None:
