@@ -66,7 +66,7 @@ async def _serve(broker: Broker, session: ConsumerSession, settings: ConsumerSet
         return preparers[0]
 
     def on_ready(info: EngineInfo, engine: EngineHandle) -> None:
-        log.info("the engine is ready: %s, process %d", info.model, engine.pid)
+        log.info("the engine is ready: %s%s, process %d", info.model, _beside(info), engine.pid)
         gc.freeze()  # what is there now stays: no collection need look at it
         if settings.ready_file is not None:
             write_ready_file(settings.ready_file, engine_pid=engine.pid, model=settings.model or info.model)
@@ -83,6 +83,13 @@ async def _serve(broker: Broker, session: ConsumerSession, settings: ConsumerSet
         for preparer in preparers:
             preparer.close()
     return EXIT_DRAINED
+
+
+def _beside(info: EngineInfo) -> str:
+    """What is served with the model, and its size."""
+    if not info.adapters:
+        return ""
+    return f" with LoRA adapters {', '.join(info.adapters)} ({info.adapter_bytes / 2**20:.1f} MiB)"
 
 
 async def _load_tokenizer(settings: ConsumerSettings) -> Tokenizer:

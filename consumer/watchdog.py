@@ -89,7 +89,7 @@ class Watchdog:
         self._on_ready = on_ready
         self._clock = clock
         self._health = Health(settings)
-        self._fingerprints: set[str] | None = None
+        self._first: EngineInfo | None = None
         self.restarts = 0
 
     async def run(self) -> NoReturn:
@@ -107,9 +107,9 @@ class Watchdog:
 
     async def _live(self, engine: EngineHandle) -> NoReturn:
         info = await self._load(engine)
-        if self._fingerprints not in (None, info.fingerprints):
+        first = self._first = self._first or info
+        if (info.fingerprint, info.adapters) != (first.fingerprint, first.adapters):
             raise EngineSick("the model's files changed while it was served; start the consumer again")
-        self._fingerprints = info.fingerprints
         self._health.started()
         self._on_ready(info, engine)
         self._placement.attach(engine)

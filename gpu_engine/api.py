@@ -150,8 +150,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine serves and how much it can hold. `fingerprint` names model and tokenizer: tokens
     made under one fingerprint may be continued only under the same. `adapters`: LoRA adapters by name, each
-    with the fingerprint of tokens made with it. `kv_tokens`: slots of KV memory.
-    `embedding_size`: numbers of a vector; 0: there are none."""
+    with the fingerprint of tokens made with it; they take `adapter_bytes`. `kv_tokens`: slots of
+    KV memory. `embedding_size`: numbers of a vector; 0: there are none."""
 
     model: str
     fingerprint: str
@@ -160,6 +160,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_total_tokens: int
     kv_tokens: int
     adapters: dict[str, str] = {}
+    adapter_bytes: int = 0
     embedding_size: int = 0
 
     def fingerprint_with(self, adapter: str | None) -> str:

@@ -93,6 +93,7 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
             name: _join_fingerprints(runner.fingerprint, tokenizer.fingerprint, adapter)
             for name, adapter in runner.adapters.items()
         },
+        adapter_bytes=runner.adapter_bytes,
         max_context=runner.max_context,
         vocab_size=runner.vocab_size,
         poolers=pooler_maker(config, path, runner.hidden_size),

@@ -64,9 +64,10 @@ class StepEngine:
     """A continuous-batching engine over a `Runner`; implements `Engine`.
 
     `max_context`: positions the model has; `vocab_size`: ids it knows. `fingerprint` names model and
-    tokenizer and salts the prefix cache; `adapters` are the runner's, with theirs. `estimate`: output lengths
-    to expect at first. `clock` (seconds) serves ageing and the batching policy; `preempt_hook` forces
-    preemptions in tests. Raises PolicyUnusable, and TraceError where the trace cannot be written.
+    tokenizer and salts the prefix cache; `adapters` are the runner's, with theirs, and take
+    `adapter_bytes`. `estimate`: output lengths to expect at first. `clock` (seconds) serves ageing and the
+    batching policy; `preempt_hook` forces preemptions in tests. Raises PolicyUnusable, and TraceError where
+    the trace cannot be written.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class StepEngine:
         max_context: int,
         vocab_size: int,
         adapters: Mapping[str, str] = MappingProxyType({}),
+        adapter_bytes: int = 0,
         estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
         open_text: OpenText = open_text,
@@ -132,6 +134,7 @@ class StepEngine:
             max_total_tokens=self._limits.max_total_tokens,
             kv_tokens=self._limits.kv_tokens,
             adapters=dict(adapters),
+            adapter_bytes=adapter_bytes,
             embedding_size=0 if poolers is None else poolers.size,
         )
 

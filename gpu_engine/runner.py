@@ -42,6 +42,7 @@ class ModelRunner:
         self.max_context = config.max_context
         self.hidden_size = config.hidden_size
         self.adapters = model.adapters.fingerprints
+        self.adapter_bytes = model.adapters.num_bytes
         self._adapters = model.adapters
         self._model = model.decoder
         self._head = SamplingHead(model.decoder.logits)

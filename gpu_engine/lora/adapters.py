@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from headrace.gpu_engine.lora.adapter import Adapter, load_adapter
 from headrace.gpu_engine.lora.places import Matrix
 from headrace.gpu_engine.lora.rows import BARE, AdapterRows, group_rows
-from headrace.gpu_engine.memory.machine import mib
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.scheduling.step import Chunk
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class Adapters:
@@ -53,8 +48,5 @@ def load_adapters(
     for name, path in modules.items():
         if name == model_name:
             raise ModelError(f"The LoRA adapter {name} has the model's own name; give it another.")
-        adapter = load_adapter(name, Path(path).expanduser(), model, max_rank)
-        rank = max(len(part.a) for part in adapter.parts)
-        _LOG.info("LoRA adapter %s: rank %d, %s in memory", name, rank, mib(adapter.num_bytes))
-        loaded.append(adapter)
+        loaded.append(load_adapter(name, Path(path).expanduser(), model, max_rank))
     return Adapters(loaded)

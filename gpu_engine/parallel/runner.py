@@ -79,6 +79,7 @@ class ParallelRunner:
         self.vocab_size, self.max_context = runner.vocab_size, runner.max_context
         self.hidden_size = runner.hidden_size
         self.adapters: Mapping[str, str] = {}
+        self.adapter_bytes = 0
         self.close = weakref.finalize(self, crew.close)
 
     @property

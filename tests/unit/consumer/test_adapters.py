@@ -6,11 +6,13 @@ import asyncio
 import json
 
 import pytest
+from msgspec import structs
 
 from headrace.broker.contract import Done, Settlement
 from headrace.broker.events import Delta, Failed, Started
-from headrace.consumer.errors import EngineUnusable
+from headrace.consumer.errors import EngineSick, EngineUnusable
 from headrace.consumer.prepare import Preparer, served_names
+from headrace.gpu_engine.api import Ready
 from headrace.gpu_engine.text.sim import SimTokenizer
 from tests.unit.consumer.fakes import (
     FINGERPRINT,
@@ -109,3 +111,13 @@ async def test_an_adapter_is_shown_although_a_folder_has_its_name() -> None:
     assert preparer.shown == ("words", "/tmp")
     preparer.close()
     rig.preparer.close()
+
+
+async def test_adapters_that_changed_their_names_while_the_engine_started_anew_end_the_consumer() -> None:
+    async with Rig(adapters=ADAPTERS) as rig:
+        await eventually(lambda: bool(rig.session.announced))
+        swapped = dict(zip(ADAPTERS, reversed(ADAPTERS.values()), strict=True))
+        rig.first_words = Ready(structs.replace(rig.info, adapters=swapped))
+        rig.engine.die()
+        with pytest.raises(EngineSick, match="files changed while it was served"):
+            await asyncio.wait_for(rig.task, 5)

@@ -112,6 +112,17 @@ def test_the_prefix_cache_is_shared_within_an_adapter_and_not_beyond(zoo: Zoo) -
     zoo.check([(prompt, name) for name in [*names, *names]], answers)
 
 
+def test_guesses_at_an_answer_are_verified_with_its_adapter(zoo: Zoo) -> None:
+    asked: list[Asked] = [([7, 9, 11, 13] * 6, name) for name in (None, *ADAPTERS)]
+    config = EngineConfig(
+        max_batch_size=4, speculative_method="ngram", prompt_lookup_min=1, adaptive_speculation=False
+    )
+    engine = make_engine(zoo.runner(), config, 100)
+    answers, _ = answer_all(engine, asked, TOKENS)
+    assert engine.stats.draft_tokens > 0
+    zoo.check(asked, answers)
+
+
 def test_an_adapter_that_is_not_there_is_refused_with_those_that_are(zoo: Zoo) -> None:
     engine = make_engine(zoo.runner(), EngineConfig(), 100)
     error = engine.add(EngineRequest(id="a", prompt_ids=[3], adapter="poems"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
 
 from headrace.gpu_engine.llm import LLM, EngineUnusable, SamplingParams
@@ -37,6 +38,8 @@ def test_prompts_with_adapters_of_their_own_are_one_batch(model: Path, tmp_path:
         prompts, names = [prompt for prompt, _ in asked], [name for _, name in asked]
         answers = llm.generate_batch(prompts, GREEDY, adapter=names)
         assert len({llm.info.fingerprint, *llm.info.adapters.values()}) == 3
+        weights = [folder / "adapter_model.safetensors" for folder in folders.values()]
+        assert llm.info.adapter_bytes == sum(t.nbytes for file in weights for t in load_file(file).values())
     for answer, (prompt, name) in zip(answers, asked, strict=True):
         reference = load_merged(model, None if name is None else folders[name])
         expected = answer_greedily(reference, [prompt], 8)[prompt]
