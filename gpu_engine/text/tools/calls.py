@@ -8,7 +8,7 @@ end) is text, and is shown as it stands. What has been decided is never taken ba
 the text alone, not on how it was cut: so whoever reads the log of an answer, from wherever and however often,
 finds the same text and the same calls in it.
 
-The line breaks and spaces with which models set off their calls belong to neither and are not shown.
+The line breaks and spaces with which models set off their calls are shown only if text follows.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CallParser:
         self._blank = (self._blank + text)[len(shown) :]
 
     def _call(self, call: ToolCall) -> Iterator[ToolCall]:
-        self._blank, self._behind_call = "", True
+        self._behind_call = True
         self._calls += 1
         if self._most is None or self._calls <= self._most:
             yield call

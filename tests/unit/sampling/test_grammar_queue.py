@@ -41,7 +41,7 @@ class Gate:
 
     def compile(self, grammar: Grammar) -> Compiled:
         self.begun.release()
-        assert self.open.wait(20)
+        assert self.open.wait(120)
         self.compiled.append(grammar.source)
         if self.fails:
             raise RuntimeError("a bug")
@@ -181,7 +181,7 @@ def test_jobs_that_are_stuck_take_no_more_than_a_few_threads() -> None:
 
     def stand_still() -> int:
         begun.release()
-        return release.wait(20)
+        return release.wait(120)
 
     jobs = Jobs[int]()
     submitted = [jobs.submit(stand_still) for _ in range(MOST_THREADS + 2)]

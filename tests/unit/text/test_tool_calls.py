@@ -59,6 +59,11 @@ def test_text_before_a_call_is_shown_without_the_spaces_between(call_format: Cal
     assert read(call_format, text) == Reply("Let me see.", (WEATHER,))
 
 
+def test_text_on_both_sides_of_a_call_is_kept_apart() -> None:
+    text = f"Let me see.\n{written(HERMES, [WEATHER])}\nThat was it. "
+    assert read(HERMES, text) == Reply("Let me see.\n\nThat was it. ", (WEATHER,))
+
+
 def test_an_object_behind_text_is_no_call_of_llamas() -> None:
     text = "Like so: " + written(LLAMA, [WEATHER])
     assert read(LLAMA, text) == Reply(text, ())
