@@ -81,4 +81,4 @@ def detect_format(template: str) -> CallFormat | None:
         return None if "[ARGS]" in template else MISTRAL
     if hermes.OPEN in template:
         return None if "<function=" in template else HERMES
-    return LLAMA if '"parameters"' in template and '"name"' in template else None
+    return LLAMA if '{"name": ' in template and '"parameters": ' in template else None

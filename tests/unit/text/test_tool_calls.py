@@ -224,6 +224,7 @@ MISTRAL_3 = "{% for tool in tools %}{% endfor %}{{ '[TOOL_CALLS] [' }}"
         (MISTRAL_3 + "[ARGS]", None),
         (QWEN + "<function=", None),
         ("{{ tools }}", None),
+        ('{{ tools }} {"tool_name": …, "parameters": …}', None),
         ("{{ messages }} <tool_call>", None),
     ],
 )
