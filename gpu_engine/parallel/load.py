@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -115,7 +116,7 @@ def _go_native(
     assert kernels is not None, "is_native has seen them"
     threads = share_of_threads(config)
     if config.pin_threads:
-        _take_cpus(share)
+        os.sched_setaffinity(0, share_of_cpus(os.sched_getaffinity(0), share))
     pool = Pool(threads, kernels=kernels, pin=config.pin_threads)
     torch.set_num_threads(1)  # torch's would spin beside the pool's, and has little left to do
     form, cache_dtype = native_formats(config)
@@ -140,12 +141,10 @@ def _is_native(config: EngineConfig, decoder: Decoder) -> bool:
     return False
 
 
-def _take_cpus(share: Share) -> None:
-    """Leaves to this thread, and those that it starts, its share of the CPUs it has, if there are enough."""
-    cpus = sorted(os.sched_getaffinity(0))
+def share_of_cpus(cpus: Collection[int], share: Share) -> Collection[int]:
+    """Neighbours among `cpus`, no rank's those of another; all where there are fewer than ranks."""
     count = len(cpus) // share.size
-    if count:
-        os.sched_setaffinity(0, cpus[share.rank * count : (share.rank + 1) * count])
+    return sorted(cpus)[share.rank * count : (share.rank + 1) * count] or cpus
 
 
 def share_of_threads(config: EngineConfig) -> int:

@@ -24,10 +24,11 @@ from headrace.gpu_engine.native.library import library
 from headrace.gpu_engine.parallel.crew import RanksLost
 from headrace.gpu_engine.parallel.decoder import SharedDecoder, VocabularyEmbedding
 from headrace.gpu_engine.parallel.group import connect
-from headrace.gpu_engine.parallel.load import open_model
+from headrace.gpu_engine.parallel.load import open_model, share_of_cpus, share_of_threads
 from headrace.gpu_engine.parallel.messages import Failed, Joined, encode
 from headrace.gpu_engine.parallel.rank import Rank
 from headrace.gpu_engine.parallel.runner import ParallelRunner, Patience, lead
+from headrace.gpu_engine.parallel.share import Share
 from headrace.gpu_engine.parallel.worker import Pipe
 from headrace.gpu_engine.runner import load_runner
 from headrace.gpu_engine.sampling.head import SamplingHead
@@ -36,6 +37,7 @@ from tests.support.drive import GREEDY, Sequences
 from tests.support.ranks import ThreadWorker, lead_threads
 from tests.support.step_engine import make_engine, run_all
 from tests.support.tiny_models import TinyModel, tiny_model
+from tests.unit.parallel.test_share import CONFIG
 
 __all__ = ["tiny_model"]
 
@@ -192,6 +194,14 @@ def test_kv_memory_is_that_of_all_ranks_together(tiny_model: TinyModel) -> None:
         config = config_of(tiny_model("llama"), size, **fields)
         with ranks(config) as runner:
             assert (runner.num_blocks, runner.num_host_slots) == (blocks, slots)
+
+
+def test_threads_and_cpus_are_divided_among_the_ranks(tmp_path: Path) -> None:
+    assert [share_of_threads(config_of(tmp_path, size, threads=8)) for size in (1, 2, 3, 16)] == [8, 4, 2, 1]
+    cpus = {9, 1, 4, 6, 7}
+    shares = [list(share_of_cpus(cpus, Share(CONFIG, rank, 2))) for rank in range(2)]
+    assert shares == [[1, 4], [6, 7]]
+    assert share_of_cpus({3}, Share(CONFIG, 1, 2)) == {3}
 
 
 def test_sums_are_the_same_bits_on_all_ranks_in_the_order_of_the_ranks(tmp_path: Path) -> None:
