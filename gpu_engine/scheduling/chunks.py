@@ -34,14 +34,22 @@ class ChunkCutter:
         self._clock = clock
 
     def cut(self, running: Sequence[Request], step: int) -> list[Chunk]:
-        """One token for each decode, then what is left of the budget for longer gaps, in turn, and for the
-        decodes' drafts. Chunks of a single token come first. A request that gets nothing is overtaken, and so
-        will be due in a bounded number of steps."""
+        """One token for each decode, then what is left of the budget for longer gaps, in turn, and then for
+        the decodes' drafts. Chunks of a single token come first."""
         decodes: list[Request] = []
         longer: list[Request] = []
         for request in running:
             (decodes if request.gap == 1 else longer).append(request)
         left = self._budget.tokens - len(decodes)
+        chunks = self._cut_longer(longer, left, step)
+        left -= sum(len(chunk.token_ids) for chunk in chunks)
+        drafts = self._drafts.draft(decodes, self._budget.tokens - left, left)
+        chunks += [self._chunk(request, 1, step, drafts.get(request.id, ())) for request in decodes]
+        chunks.sort(key=lambda chunk: len(chunk.token_ids) > 1)
+        return chunks
+
+    def _cut_longer(self, longer: Sequence[Request], left: int, step: int) -> list[Chunk]:
+        """A request that gets nothing is overtaken, and so will be due in a bounded number of steps."""
         chunks: list[Chunk] = []
         is_first = True
         for request in sorted(longer, key=lambda one: one.turn.order):
@@ -51,9 +59,6 @@ class ChunkCutter:
             self._note_turn(request, size)
             if size:
                 chunks.append(self._chunk(request, size, step))
-        drafts = self._drafts.draft(decodes, self._budget.tokens - left, left)
-        chunks += [self._chunk(request, 1, step, drafts.get(request.id, ())) for request in decodes]
-        chunks.sort(key=lambda chunk: len(chunk.token_ids) > 1)
         return chunks
 
     def _portion(self, gap: int, left: int, *, is_first: bool) -> int:

@@ -17,7 +17,7 @@ from headrace.gpu_engine.scheduling.request import Request, Status
 from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
 from headrace.gpu_engine.speculation.acceptance import accept
 from headrace.gpu_engine.speculation.drafter import Drafter
-from headrace.gpu_engine.speculation.pace import Steady
+from headrace.gpu_engine.speculation.pace import AdaptivePace, Steady
 from headrace.gpu_engine.trace import read_trace
 from tests.unit.engine.fakes import (
     EOS,
@@ -129,6 +129,62 @@ def test_a_request_that_computes_its_tokens_anew_drafts_only_when_it_is_done() -
     desk.scheduler._roster.preempt(one)
     assert desk.step().num_draft_tokens == 0
     assert desk.step().num_draft_tokens == 2
+
+
+# ------------------------------------------------------------------------------ whether it pays
+
+
+class Noted:
+    """A price that notes what it is told and asked."""
+
+    def __init__(self, price: float) -> None:
+        self.price = price
+        self.told: list[tuple[int, float]] = []
+        self.asked: list[int] = []
+
+    def observe(self, rows: int, seconds: float) -> None:
+        self.told.append((rows, seconds))
+
+    def of(self, rows: int) -> float:
+        self.asked.append(rows)
+        return self.price
+
+
+def priced_desk(price: Noted) -> Desk:
+    """`right` and `wrong` decode, whose drafts have been just that."""
+    desk = Desk()
+    desk.scheduler.drafts._price = price
+    for name, accepted in (("right", 4), ("wrong", 1)):
+        one, pace = desk.add(name, 3), AdaptivePace(4)
+        for _ in range(9):
+            pace.observe(4, accepted)
+        one.drafter = Drafter(Guess([7] * 4), pace)
+    desk.step()
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("price", "expected"), [(0.0, {"wrong": 3, "right": 5}), (0.5, {"wrong": 1, "right": 5})]
+)
+def test_where_rows_are_dear_only_those_draft_whose_drafts_are_right(
+    price: float, expected: dict[str, int]
+) -> None:
+    desk = priced_desk(Noted(price))
+    assert sizes(desk.step()) == expected
+
+
+def test_the_price_is_asked_for_the_rows_without_drafts_and_learns_from_steps_without_prompts() -> None:
+    price = Noted(0.0)
+    desk = priced_desk(price)
+    desk.add("prompt", 4)
+    mixed = desk.scheduler.schedule()
+    assert price.asked == [2 + 4]
+    desk.scheduler.observe(mixed, 3.0)
+    answer(desk, mixed)
+    alone = desk.step()
+    desk.scheduler.observe(alone, 2.0)
+    assert price.told == [(alone.num_tokens, 2.0)]
+    assert alone.num_draft_tokens > 0
 
 
 # ------------------------------------------------------------------------------ blocks
