@@ -4,7 +4,8 @@
     a request:    blocks for all its tokens, keys and values of every layer
 
 With tensor parallelism the weights are divided among the GPUs, and so are the KV heads; where there are
-fewer heads than GPUs, heads are kept several times. What a step needs besides (activations, logits, the
+fewer heads than GPUs, heads are kept several times. Of a family's model the shares are counted to the number
+(`parallel.share`). What a step needs besides (activations, logits, the
 library's own) has to fit into the share that `utilization` leaves.
 """
 
@@ -25,6 +26,7 @@ from headrace.gpu_engine.models.registry import is_family
 from headrace.gpu_engine.models.shapes import tensor_shapes
 from headrace.gpu_engine.models.weights.gguf import GgufFile
 from headrace.gpu_engine.models.weights.resolve import model_name, resolve_model
+from headrace.gpu_engine.parallel.share import Share, refuse_uneven
 
 UTILIZATION: Final = 0.92
 """Share of a GPU's memory that weights and KV cache may take."""
@@ -33,7 +35,8 @@ UTILIZATION: Final = 0.92
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
     """What of a model counts here. `head_dim` numbers of `num_kv_heads` heads are kept of each token, once
-    for its keys and once for its values, in each of `num_layers` layers."""
+    for its keys and once for its values, in each of `num_layers` layers. `config`: that of a family, which says
+    how the model is divided."""
 
     name: str
     num_weights: int
@@ -41,6 +44,14 @@ class ModelSize:
     num_kv_heads: int
     head_dim: int
     max_context: int
+    config: ModelConfig | None = None
+
+    def held_by(self, gpus: int) -> int:
+        """Weights that so many GPUs keep, together. Raises ModelError where they cannot divide the model."""
+        if self.config is None:
+            return self.num_weights
+        refuse_uneven(self.config, gpus)
+        return sum(Share(self.config, rank, gpus).num_weights for rank in range(gpus))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +100,7 @@ def plan_capacity(
         )
     heads = -(-size.num_kv_heads // gpus) * gpus
     per_token = 2 * size.num_layers * heads * size.head_dim * dtype_bytes
-    weights = size.num_weights * dtype_bytes
+    weights = size.held_by(gpus) * dtype_bytes
     free = int(utilization * gpu_bytes) * gpus - weights
     if free <= 0:
         raise ModelError(_too_large(size.name, weights, gpu_bytes, gpus, utilization))
@@ -117,6 +128,7 @@ def _measure_family(name: str, config: ModelConfig) -> ModelSize:
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         max_context=config.max_context,
+        config=config,
     )
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.errors import ModelError
-from headrace.gpu_engine.models.shapes import has_experts
+from headrace.gpu_engine.models.shapes import has_experts, tensor_shapes
 
 BEHIND_A_SUM = frozenset({"o_proj", "down_proj"})
 
@@ -68,10 +69,20 @@ class Share:
         spans = self._outputs(module, name)
         return Part(0, spans) if spans else None
 
+    @property
+    def num_weights(self) -> int:
+        """How many numbers are kept."""
+        return sum(self._count(name, shape) for name, shape in tensor_shapes(self.config).items())
+
     def is_left_out(self, name: str) -> bool:
         """Whether `name` is a bias that another rank adds."""
         *_, module, kind = name.split(".")
         return self.rank > 0 and kind == "bias" and module in BEHIND_A_SUM
+
+    def _count(self, name: str, shape: tuple[int, ...]) -> int:
+        part = self.part(name)
+        whole = prod(shape)
+        return whole if part is None else whole // shape[part.dim] * sum(map(len, part.spans))
 
     def _outputs(self, module: str, name: str) -> list[range]:
         queries, keys, inner = self._queries, self._keys, self._inner(name)
