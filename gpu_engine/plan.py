@@ -35,8 +35,8 @@ UTILIZATION: Final = 0.92
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
     """What of a model counts here. `head_dim` numbers of `num_kv_heads` heads are kept of each token, once
-    for its keys and once for its values, in each of `num_layers` layers. `config`: that of a family, which says
-    how the model is divided."""
+    for its keys and once for its values, in each of `num_layers` layers. `config`: that of a family, which
+    says how the model is divided."""
 
     name: str
     num_weights: int

@@ -157,30 +157,31 @@ def test_a_folder_is_read_by_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_the_plan_divides_as_the_ranks_do(size: int) -> None:
-    """Weights that all ranks keep (norms, and here keys and values) come on top of what the plan says."""
-    config = replace(CONFIG, qkv_bias=False, output_bias=False, mlp_bias=False)
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_plan_counts_what_the_ranks_keep(size: int, fused: bool) -> None:
+    config = replace(CONFIG, fused_projections=fused)
     shapes = tensor_shapes(config)
-    plan = plan_capacity(
-        ModelSize(
-            name="any",
-            num_weights=sum(map(prod, shapes.values())),
-            num_layers=1,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            max_context=64,
-        ),
-        gpu_bytes=1 << 20,
-        gpus=size,
-        num_tokens=64,
-        dtype_bytes=4,
+    whole = ModelSize(
+        name="any",
+        num_weights=sum(map(prod, shapes.values())),
+        num_layers=1,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        max_context=64,
+        config=config,
     )
-    local = [Share(config, rank, size) for rank in range(size)]
+    plan = plan_capacity(whole, gpu_bytes=1 << 20, gpus=size, num_tokens=64, dtype_bytes=4)
+    shares = [Share(config, rank, size) for rank in range(size)]
     source = RandomTensors(shapes)
-    held = sum(SharedSource(source, share).read(name).nbytes for share in local for name in shapes)
-    whole = sum(4 * prod(shape) for name, shape in shapes.items() if local[0].part(name) is None)
-    keys = sum(4 * prod(shapes[f"model.layers.0.self_attn.{x}_proj.weight"]) for x in "kv")
-    copies = max(1, size // config.num_kv_heads)
-    assert held == plan.weight_bytes + (size - 1) * whole + (copies - 1) * keys
-    per_token = sum(2 * share.local.num_kv_heads * config.head_dim * 4 for share in local)
-    assert per_token == plan.kv_bytes_per_token
+    kept = [SharedSource(source, share).read(name) for share in shares for name in shapes]
+    assert plan.weight_bytes == sum(tensor.nbytes for tensor in kept)
+    per_token = sum(2 * share.local.num_kv_heads * config.head_dim * 4 for share in shares)
+    assert plan.kv_bytes_per_token == per_token
+
+
+def test_the_plan_refuses_what_ranks_refuse() -> None:
+    size = ModelSize(
+        name="any", num_weights=1, num_layers=1, num_kv_heads=2, head_dim=4, max_context=64, config=CONFIG
+    )
+    with pytest.raises(ModelError, match="3 does not divide the 8 query heads"):
+        plan_capacity(size, gpu_bytes=1 << 20, gpus=3, num_tokens=64)
