@@ -75,13 +75,16 @@ class LLM:
         """
         return self._manager.generate_batch(prompts, params, adapter=adapter)
 
-    def embed(self, prompts: Sequence[Prompt], dimensions: int | None = None) -> list[Completion]:
+    def embed(
+        self, prompts: Sequence[Prompt], dimensions: int | None = None, *, adapter: str | None = None
+    ) -> list[Completion]:
         """The vectors of all prompts, in their order: each Completion has an `embedding`, or an `error`.
 
         How hidden states become a vector the model's folder says, or `pooling` and `normalize` of the config.
-        `dimensions`: only so many of its first numbers, at unit length again.
+        `dimensions`: only so many of its first numbers, at unit length again. `adapter`: a name of
+        `lora_modules`.
         """
-        return self._manager.embed(prompts, dimensions)
+        return self._manager.embed(prompts, dimensions, adapter=adapter)
 
     def close(self) -> None:
         """Ends what is unfinished, the engine's thread, and the processes that it has started."""

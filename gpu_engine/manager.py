@@ -103,10 +103,13 @@ class RequestManager:
         asked = zip(prompts, each, adapters, strict=True)
         return self._complete(self._submit(prompt, own, adapter=name) for prompt, own, name in asked)
 
-    def embed(self, prompts: Sequence[Prompt], dimensions: int | None = None) -> list[Completion]:
-        """The `embedding` of each prompt, in their order; `dimensions`: only so many of its numbers."""
-        asked = EmbedParams(dimensions=dimensions)
-        return self._complete(self._submit(prompt, SamplingParams(), embed=asked) for prompt in prompts)
+    def embed(
+        self, prompts: Sequence[Prompt], dimensions: int | None = None, *, adapter: str | None = None
+    ) -> list[Completion]:
+        """The `embedding` of each prompt, in their order; `dimensions`: only so many of its numbers;
+        `adapter`: the LoRA adapter that makes them."""
+        asked, params = EmbedParams(dimensions=dimensions), SamplingParams()
+        return self._complete(self._submit(one, params, embed=asked, adapter=adapter) for one in prompts)
 
     def _complete(self, submitted: Iterable[str]) -> list[Completion]:
         """What becomes of requests, which are submitted while their ids are asked for."""

@@ -38,6 +38,9 @@ def test_prompts_with_adapters_of_their_own_are_one_batch(model: Path, tmp_path:
         prompts, names = [prompt for prompt, _ in asked], [name for _, name in asked]
         answers = llm.generate_batch(prompts, GREEDY, adapter=names)
         assert len({llm.info.fingerprint, *llm.info.adapters.values()}) == 3
+        bare, adapted = (llm.embed([[3, 4, 5]], adapter=name)[0].embedding for name in (None, "sql"))
+        assert len(bare) == len(adapted) == 64
+        assert bare != adapted
         weights = [folder / "adapter_model.safetensors" for folder in folders.values()]
         assert llm.info.adapter_bytes == sum(t.nbytes for file in weights for t in load_file(file).values())
     for answer, (prompt, name) in zip(answers, asked, strict=True):

@@ -71,8 +71,8 @@ def hidden_of(runner: ModelRunner, steps: list[Pieces], *, bare: bool = False) -
 
 
 @compiled
-@pytest.mark.parametrize("model", ["llama", "llama-biased", "gemma3"])
-@pytest.mark.parametrize("form", ["float32", "int16", "int8"])
+@pytest.mark.parametrize("model", ["llama-biased", "gemma3", "qwen3-moe-mixed"])
+@pytest.mark.parametrize("form", ["float32", "int16", "int8", "int4"])
 def test_the_native_decoders_are_the_same_bit_for_bit_alone_together_and_in_crumbs(
     tiny_model: TinyModel, tmp_path: Path, model: str, form: str
 ) -> None:
