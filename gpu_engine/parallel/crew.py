@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import struct
 import time
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -33,9 +36,12 @@ class Worker(Protocol):
 
 
 class Crew:
-    """Ranks 1 to size - 1, in their order. `verdict_s`: how long to look for the one that is to blame."""
+    """Ranks 1 to size - 1, in their order. `send_s`: how long one may take to read what it is told, where its
+    pipe is full; `verdict_s`: how long to look for the one that is to blame."""
 
-    def __init__(self, workers: Sequence[Worker], verdict_s: float) -> None:
+    def __init__(self, workers: Sequence[Worker], *, send_s: float, verdict_s: float) -> None:
+        for worker in workers:
+            _bound_sending(worker.connection, send_s)
         self._workers = workers
         self._verdict_s = verdict_s
 
@@ -121,6 +127,14 @@ def _receive(worker: Worker, patience_s: float) -> FromWorker | None:
         return decode_answer(worker.connection.recv_bytes())
     except (EOFError, OSError):
         return None
+
+
+def _bound_sending(connection: Pipe, seconds: float) -> None:
+    """Lets a write fail that takes longer: a pipe in both directions is a pair of sockets."""
+    whole = int(seconds)
+    timeval = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 
 def _describe(code: int) -> str:

@@ -129,7 +129,7 @@ def lead(
 ) -> ParallelRunner:
     """A runner over this process, as rank 0, and `workers`, which wait for their first order. Raises
     RanksLost, and ModelError. When it fails the workers are ended."""
-    crew = Crew(workers, patience.verdict_s)
+    crew = Crew(workers, send_s=patience.step_s, verdict_s=patience.verdict_s)
     try:
         with TemporaryDirectory(prefix="headrace-") as folder:
             group = _meet(config, crew, os.path.join(folder, "ranks"), patience)

@@ -21,11 +21,11 @@ from headrace.gpu_engine.engine import StepEngine
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.layers import GatedMLP, Linear
 from headrace.gpu_engine.native.library import library
-from headrace.gpu_engine.parallel.crew import RanksLost
+from headrace.gpu_engine.parallel.crew import Crew, RanksLost
 from headrace.gpu_engine.parallel.decoder import SharedDecoder, VocabularyEmbedding
 from headrace.gpu_engine.parallel.group import connect
 from headrace.gpu_engine.parallel.load import open_model, share_of_cpus, share_of_threads
-from headrace.gpu_engine.parallel.messages import Failed, Joined, encode
+from headrace.gpu_engine.parallel.messages import Compute, Failed, Joined, Tokens, encode
 from headrace.gpu_engine.parallel.rank import Rank
 from headrace.gpu_engine.parallel.runner import ParallelRunner, Patience, lead
 from headrace.gpu_engine.parallel.share import Share
@@ -280,6 +280,15 @@ def test_a_rank_that_hangs_in_a_step_ends_the_engine_with_a_sentence(tiny_model:
     awake.set()
     with pytest.raises(RanksLost):
         runner.launch(PLAN)
+
+
+def test_a_rank_that_no_longer_listens_ends_the_engine_even_where_the_pipe_is_full() -> None:
+    awake = threading.Event()
+    worker = ThreadWorker(lambda connection: int(not awake.wait(20)))
+    crew = Crew([worker], send_s=0.1, verdict_s=0.1)
+    with pytest.raises(RanksLost, match="does not answer"):
+        crew.tell(Compute(1, [Tokens([7] * (1 << 21), 0, [1])]))
+    awake.set()
 
 
 def test_what_fails_on_the_first_rank_ends_the_others(
