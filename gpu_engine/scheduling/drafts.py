@@ -54,7 +54,7 @@ class Drafts:
             request.drafter.pace.observe(chunk.num_draft, accepted)
 
     def give_up(self, request: Request) -> None:
-        """Its step came to nothing and may have, for a wrong guess: it is taken again, and nobody guesses for
+        """Its step came to nothing, perhaps for a wrong guess: it is taken again, and nobody guesses for
         this request any more."""
         request.drafter, request.planned_step = None, None
 
