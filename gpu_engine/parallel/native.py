@@ -107,7 +107,7 @@ class NativeShare:
 
     def __init__(self, decoder: Decoder, kernels: Kernels, cache_dtype: torch.dtype) -> None:
         self.config = decoder.config
-        self._spec_of, self._cache_dtype = decoder.kv_spec, cache_dtype
+        self._spec = replace(decoder.kv_spec(1), dtype=cache_dtype)
         self._embed, self._norm = decoder.embed, decoder.norm
         self._ropes, self._layer_ropes = decoder.ropes, decoder.layer_ropes
         self._pool = kernels.pool
@@ -121,7 +121,7 @@ class NativeShare:
         return sum(layer.num_bytes for layer in self._layers) + self._head.num_bytes
 
     def kv_spec(self, block_size: int) -> KVSpec:
-        return replace(self._spec_of(block_size), dtype=self._cache_dtype)
+        return replace(self._spec, block_size=block_size)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
         x = self._embed(token_ids).float()
