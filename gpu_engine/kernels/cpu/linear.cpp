@@ -5,8 +5,9 @@
 namespace headrace {
 namespace {
 
-constexpr int kRowsAtOnce = 96;     // rows whose packed inputs stay in the second-level cache
-constexpr int kChunksAThread = 4;   // of work, so that threads end together although one may be disturbed
+constexpr int kRowsAtOnce = 96;    // rows whose packed inputs stay in the second-level cache
+constexpr int kChunksAThread = 4;  // of work, so that threads end together although one may be disturbed
+constexpr int kAhead = 2048;       // bytes
 
 // Rows of the step, cut into tiles of about the same height.
 struct Tiling {
@@ -59,10 +60,7 @@ HEADRACE_INLINE void finish_row(const Product& p, int block, int row, const floa
     left = add(left, load(p.layer.bias + column));
     right = add(right, load(p.layer.bias + column + kLanes));
   }
-  if (p.lora) {
-    left = p.lora->expand(row, 2 * block, left);
-    right = p.lora->expand(row, 2 * block + 1, right);
-  }
+  if (p.lora) p.lora->expand(row, block, left, right);
   if (is_gated(p.into)) {
     const int width = p.layer.outputs / 2, at = block * kLanes;
     const Vec gated = p.into == Into::kGatedSilu ? sigmoid_times(left, right) : gelu_times(left, right);
@@ -104,17 +102,20 @@ HEADRACE_INLINE void tile_of(int rows, const Product& p, int block, int first, c
 }
 
 // Tiles [begin, end) of one block. Together they fetch the next block's weights, each its share: a processor that
-// waited for memory in the first tile only would let the memory rest during all others.
+// waited for memory in the first tile only would let the memory rest during all others. A tile by itself fetches
+// what it needs itself soon, so that more reads are under way than the processor begins of its own accord.
 template <class F>
 void multiply_block(const Product& p, const Tiling& tiling, int block, int begin, int end) {
   const int chunks = chunks_of<F>(p.layer.inputs);
   const int64_t lines = int64_t(chunks) * (F::kChunk / F::kPerWord) * F::kBytes / 64;
-  const char* next = p.layer.weights + (block + 1) * lines * 64;
-  const int share = end - begin > 1 ? static_cast<int>(lines / (int64_t(end - begin) * chunks)) : 0;
+  const char* own = p.layer.weights + block * lines * 64;
+  const bool is_alone = end - begin == 1;
+  const char* next = own + (is_alone ? kAhead : lines * 64);
+  const int share = static_cast<int>(lines / (int64_t(end - begin) * chunks));
   for (int t = begin; t < end; t++) {
     const int first = tiling.first(t);
     const char* from = next + int64_t(t - begin) * share * chunks * 64;
-    tile_of<F>(tiling.first(t + 1) - first, p, block, first, from, block + 1 < p.blocks() ? share : 0);
+    tile_of<F>(tiling.first(t + 1) - first, p, block, first, from, is_alone || block + 1 < p.blocks() ? share : 0);
   }
 }
 

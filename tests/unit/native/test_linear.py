@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as GgufType
+from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import gelu, linear, silu
@@ -100,6 +102,36 @@ def test_sixteen_bits_never_overflow_whatever_the_numbers(pool: Pool) -> None:
     for form in (Format.INT16, Format.INT8):
         actual = multiply(pool, pack_linear(pool, weight, None, form), x)
         assert error_of(actual, linear(x, weight)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "bound"),
+    [
+        (GgufType.Q8_0, Format.INT8, 5e-3),
+        (GgufType.Q4_1, Format.INT4, 3e-4),
+        (GgufType.Q4_0, Format.INT4, 2e-3),
+    ],
+)
+def test_what_a_gguf_file_has_rounded_is_hardly_rounded_again(
+    pool: Pool, theirs: GgufType, ours: Format, bound: float
+) -> None:
+    drawn = weights_of(64, 256).numpy()
+    weight = torch.from_numpy(dequantize(quantize(drawn, theirs), theirs))
+    x = torch.randn(20, 256, generator=torch.Generator().manual_seed(1))
+    assert error_of(multiply(pool, pack_linear(pool, weight, None, ours), x), linear(x, weight)) < bound
+
+
+def test_a_group_that_uses_a_part_of_its_grid_is_kept_exactly(pool: Pool) -> None:
+    """One input of 1 asks for one weight; its group is 32 of them."""
+    steps = torch.randint(3, 12, (16, 32), generator=torch.Generator().manual_seed(2))
+    weight = 0.125 * steps - 0.75
+    packed = pack_linear(pool, weight, None, Format.INT4)
+    torch.testing.assert_close(multiply(pool, packed, torch.eye(32)), weight.t(), rtol=0, atol=1e-6)
+
+
+def test_four_bits_and_their_scales_take_five_bits_a_weight(pool: Pool) -> None:
+    packed = pack_linear(pool, weights_of(256, 512), None, Format.INT4)
+    assert packed.num_bytes * 8 == 5 * 256 * 512
 
 
 def test_rows_and_weights_of_zeros_give_zeros(pool: Pool) -> None:
