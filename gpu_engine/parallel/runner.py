@@ -139,10 +139,10 @@ def lead(
             runner = make_runner(config, whole, memory)
             own = Loaded(runner.fingerprint, runner.num_blocks, runner.num_host_slots)
             others = crew.hear(patience.load_s)
+        assert all(other == own for other in others), f"ranks differ: {own} and {others}"
     except BaseException:
         crew.kill()
         raise
-    assert all(other == own for other in others), f"ranks differ: {own} and {others}"
     return ParallelRunner(runner, share.decoder, crew)
 
 

@@ -91,7 +91,7 @@ def test_native_shares_bring_the_tokens_of_one(tiny_model: TinyModel, name: str)
 
 
 @needs_kernels
-@pytest.mark.parametrize(("name", "form"), [("gemma2", "float32"), ("qwen3", "int8")])
+@pytest.mark.parametrize(("name", "form"), [("gemma2", "float32"), ("qwen3", "int8"), ("llama", "int4")])
 def test_a_row_over_four_native_shares_is_the_same_bits_in_any_company(
     tiny_model: TinyModel, name: str, form: str
 ) -> None:
