@@ -83,8 +83,8 @@ def test_several_answers_and_vectors_are_told_with_their_numbers_and_ends() -> N
     _, first, second, last = stream(log)
     assert [(one.delta.choice, one.delta.text) for one in (first, second)] == [(0, "a"), (3, "b")]
     [told] = first.delta.prompt_logprobs
-    assert (told.token, told.logprob, told.top_tokens, told.top_logprobs) == (5, -0.5, [6], [-0.25])
-    assert (last.finished.reasons, last.finished.embeddings) == (["stop", "length"], [b"1234"])
+    assert (told.token, told.logprob, [*told.top_tokens], [*told.top_logprobs]) == (5, -0.5, [6], [-0.25])
+    assert ([*last.finished.reasons], [*last.finished.embeddings]) == (["stop", "length"], [b"1234"])
 
 
 def test_a_failure_carries_code_status_and_parameter() -> None:

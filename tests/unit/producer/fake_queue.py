@@ -27,7 +27,7 @@ from headrace.broker.contract import (
 )
 from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Failed, Finished, Logged, Usage
-from headrace.broker.lines.output import failure_line, result_id, success_line
+from headrace.broker.lines.output import Choice, failure_line, result_id, success_line
 from headrace.broker.lines.parse import parse_message
 from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import DEFAULT_POOL, Lane, Message, RequestRef
@@ -95,7 +95,7 @@ class FakeQueue:
             )
         text = f"{request.prompt}\u2028!"
         return success_line(
-            request, model="m", text=text, finish_reason="stop", usage=USAGE, created=1, **names
+            request, model="m", choices=[Choice(text, "stop")], usage=USAGE, created=1, **names
         )
 
     async def published(self, count: int) -> None:
