@@ -44,9 +44,12 @@ class ChunkCutter:
         chunks = self._cut_longer(longer, left, step)
         left -= sum(len(chunk.token_ids) for chunk in chunks)
         drafts = self._drafts.draft(decodes, self._budget.tokens - left, left)
-        chunks += [self._chunk(request, 1, step, drafts.get(request.id, ())) for request in decodes]
+        if drafts:
+            drafting = [request for request in decodes if request.id in drafts]
+            chunks += [self._chunk(request, 1, step, drafts[request.id]) for request in drafting]
+            decodes = [request for request in decodes if request.id not in drafts]
         chunks.sort(key=lambda chunk: len(chunk.token_ids) > 1)
-        return chunks
+        return [self._chunk(request, 1, step) for request in decodes] + chunks
 
     def _cut_longer(self, longer: Sequence[Request], left: int, step: int) -> list[Chunk]:
         """A request that gets nothing is overtaken, and so will be due in a bounded number of steps."""
@@ -80,7 +83,7 @@ class ChunkCutter:
         request.planned_step = step
         return Chunk(
             request_id=request.id,
-            token_ids=[*tokens[start:end], *draft],
+            token_ids=[*tokens[start:end], *draft] if draft else tokens[start:end],
             start=start,
             block_table=request.block_ids[: self._memory.blocks_for(end + len(draft))],
             samples=end == len(tokens) and (request.controls is None or request.controls.pooler is None),

@@ -46,12 +46,14 @@ class Drafts:
             self._memory.release(request.trim(self._memory.blocks_for(request.num_tokens)))
         self._lent.clear()
 
-    def note(self, request: Request, chunk: Chunk, accepted: int) -> None:
-        """So many tokens of the chunk's draft were right."""
-        if chunk.num_draft and request.drafter is not None:
-            self.proposed += chunk.num_draft
-            self.accepted += accepted
-            request.drafter.pace.observe(chunk.num_draft, accepted)
+    def note(self, request: Request, chunk: Chunk, run: Sequence[int]) -> None:
+        """Of the chunk's draft all but the last of `run` was right."""
+        accepted = len(run) - 1
+        assert [*run[:-1]] == [*chunk.draft[:accepted]], "tokens come that nobody drafted"
+        assert request.drafter is not None, "a request that nobody drafts for has a draft"
+        self.proposed += chunk.num_draft
+        self.accepted += accepted
+        request.drafter.pace.observe(chunk.num_draft, accepted)
 
     def give_up(self, request: Request) -> None:
         """Its step came to nothing, perhaps for a wrong guess: it is taken again, and nobody guesses for

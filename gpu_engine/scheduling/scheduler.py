@@ -210,12 +210,12 @@ class Scheduler:
         if not run:
             self.drafts.give_up(request)
             return None
-        assert [*run[:-1]] == [*chunk.draft[: len(run) - 1]], "tokens come that nobody drafted"
         tokens, ending = self._append(request, run)
         # The last token is not computed yet; those before it were, as a part of the draft.
         request.advance(len(chunk.token_ids) - chunk.num_draft + len(tokens) - 1)
         self._remember(request)
-        self.drafts.note(request, chunk, len(run) - 1)
+        if chunk.num_draft:
+            self.drafts.note(request, chunk, run)
         if ending is not None:
             self._end(request, ending)
         return StepOutcome(request.id, request.cached_tokens or 0, tokens, ending)
