@@ -60,10 +60,7 @@ HEADRACE_INLINE void finish_row(const Product& p, int block, int row, const floa
     left = add(left, load(p.layer.bias + column));
     right = add(right, load(p.layer.bias + column + kLanes));
   }
-  if (p.lora) {
-    left = p.lora->expand(row, 2 * block, left);
-    right = p.lora->expand(row, 2 * block + 1, right);
-  }
+  if (p.lora) p.lora->expand(row, block, left, right);
   if (is_gated(p.into)) {
     const int width = p.layer.outputs / 2, at = block * kLanes;
     const Vec gated = p.into == Into::kGatedSilu ? sigmoid_times(left, right) : gelu_times(left, right);

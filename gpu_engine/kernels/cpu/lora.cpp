@@ -8,7 +8,7 @@ namespace headrace {
 namespace {
 
 constexpr int kTogether = 2;  // rows that share each load of A
-constexpr int kChains = 4;    // sums of a row, k by k in turn, so that additions need not wait for one another
+constexpr int kChains = 2;    // sums of a vector, k by k in turn: fewer additions wait for one another
 
 struct Group {
   int begin, count;  // of `order`
@@ -30,46 +30,76 @@ int cut(const LoraRows& rows, const LoraLayer* adapters, Group* groups) {
   return count;
 }
 
-// Vector `v` of h for R rows: a [inputs][kLanes], x [R][inputs].
-template <int R>
+// Vectors v … v + V - 1 of h for R rows: a [vectors][inputs][kLanes] at the first of them, x [R][inputs].
+template <int R, int V>
 void dot(const float* a, const float* x, int inputs, float* const* h, int v) {
-  Vec sums[R][kChains];
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < kChains; c++) sums[r][c] = splat(0.0f);
-  const int whole = inputs / kChains * kChains;
-  for (int k = 0; k < whole; k += kChains)
-    for (int c = 0; c < kChains; c++) {
-      const Vec weights = load(a + int64_t(k + c) * kLanes);
-      for (int r = 0; r < R; r++) sums[r][c] = fma(weights, splat(x[int64_t(r) * inputs + k + c]), sums[r][c]);
+  Vec sums[R][V][kChains];
+  for (auto& row : sums)
+    for (auto& vector : row)
+      for (Vec& sum : vector) sum = splat(0.0f);
+  const auto step = [&](int k, int chain) {
+    for (int i = 0; i < V; i++) {
+      const Vec weights = load(a + (int64_t(i) * inputs + k) * kLanes);
+      for (int r = 0; r < R; r++) sums[r][i][chain] = fma(weights, splat(x[int64_t(r) * inputs + k]), sums[r][i][chain]);
     }
-  for (int k = whole; k < inputs; k++)
-    for (int r = 0; r < R; r++)
-      sums[r][0] = fma(load(a + int64_t(k) * kLanes), splat(x[int64_t(r) * inputs + k]), sums[r][0]);
-  for (int r = 0; r < R; r++) store(h[r] + v * kLanes, add(add(sums[r][0], sums[r][1]), add(sums[r][2], sums[r][3])));
+  };
+  int k = 0;
+  for (; k + kChains <= inputs; k += kChains)
+    for (int chain = 0; chain < kChains; chain++) step(k + chain, chain);
+  for (; k < inputs; k++) step(k, 0);
+  for (int r = 0; r < R; r++)
+    for (int i = 0; i < V; i++) store(h[r] + (v + i) * kLanes, add(sums[r][i][0], sums[r][i][1]));
+}
+
+template <int R>
+void dot_all(const LoraLayer& layer, const float* x, int inputs, float* const* h) {
+  const int vectors = layer.ranks / kLanes;
+  int v = 0;
+  for (; v + 2 <= vectors; v += 2) dot<R, 2>(layer.a + int64_t(v) * inputs * kLanes, x, inputs, h, v);
+  if (v < vectors) dot<R, 1>(layer.a + int64_t(v) * inputs * kLanes, x, inputs, h, v);
+}
+
+// Adds B h to V neighbouring vectors of columns: b [V][ranks][kLanes], h [ranks].
+template <int V>
+HEADRACE_INLINE void add_product(const float* b, const float* h, int ranks, Vec* const* sums) {
+  Vec even[V], odd[V];
+  for (int i = 0; i < V; i++) even[i] = odd[i] = splat(0.0f);
+  int rank = 0;
+  for (; rank + 2 <= ranks; rank += 2)
+    for (int i = 0; i < V; i++) {
+      even[i] = fma(load(b + (int64_t(i) * ranks + rank) * kLanes), splat(h[rank]), even[i]);
+      odd[i] = fma(load(b + (int64_t(i) * ranks + rank + 1) * kLanes), splat(h[rank + 1]), odd[i]);
+    }
+  if (rank < ranks)
+    for (int i = 0; i < V; i++) even[i] = fma(load(b + (int64_t(i) * ranks + rank) * kLanes), splat(h[rank]), even[i]);
+  for (int i = 0; i < V; i++) *sums[i] = add(*sums[i], add(even[i], odd[i]));
+}
+
+// The place of vector `v` among those of a part, or -1.
+HEADRACE_INLINE int place_in(const LoraPart& part, int v) {
+  const int behind = v - part.first, place = part.stride == 1 ? behind : behind / 2;
+  return behind < 0 || behind % part.stride || place >= part.count ? -1 : place;
 }
 
 }  // namespace
 
-Vec Shrunk::expand(int row, int v, Vec sums) const {
+void Shrunk::expand(int row, int block, Vec& left, Vec& right) const {
   const int adapter = of_row[row];
-  if (adapter < 0) return sums;
+  if (adapter < 0 || !adapters[adapter].a) return;
   const LoraLayer& layer = adapters[adapter];
-  for (int i = 0; i < (layer.a ? layer.num_parts : 0); i++) {
+  for (int i = 0; i < layer.num_parts; i++) {
     const LoraPart& part = layer.parts[i];
-    const int place = (v - part.first) / part.stride;
-    if (v < part.first || (v - part.first) % part.stride || place >= part.count) continue;
-    const float* b = part.b + int64_t(place) * part.ranks * kLanes;
     const float* from = h + int64_t(row) * stride + part.first_rank;
-    Vec even = splat(0.0f), odd = splat(0.0f);
-    int rank = 0;
-    for (; rank + 2 <= part.ranks; rank += 2) {
-      even = fma(load(b + rank * kLanes), splat(from[rank]), even);
-      odd = fma(load(b + (rank + 1) * kLanes), splat(from[rank + 1]), odd);
+    const int64_t size = int64_t(part.ranks) * kLanes;
+    const int at[] = {place_in(part, 2 * block), place_in(part, 2 * block + 1)};
+    Vec* const both[] = {&left, &right};
+    if (at[0] >= 0 && at[1] >= 0) {
+      add_product<2>(part.b + at[0] * size, from, part.ranks, both);
+    } else if (at[0] >= 0 || at[1] >= 0) {
+      const int side = at[0] >= 0 ? 0 : 1;
+      add_product<1>(part.b + at[side] * size, from, part.ranks, both + side);
     }
-    if (rank < part.ranks) even = fma(load(b + rank * kLanes), splat(from[rank]), even);
-    sums = add(sums, add(even, odd));
   }
-  return sums;
 }
 
 Shrunk shrink(Pool& pool, const LoraRows& rows, const LoraLayer* adapters, int inputs, const float* x, const float* norm, float eps) {
@@ -94,10 +124,7 @@ Shrunk shrink(Pool& pool, const LoraRows& rows, const LoraLayer* adapters, int i
       else
         std::memcpy(inputs_of + int64_t(r) * inputs, row, sizeof(float) * inputs);
     }
-    for (int v = 0; v < layer.ranks / kLanes; v++) {
-      const float* a = layer.a + int64_t(v) * inputs * kLanes;
-      groups[g].count == 2 ? dot<2>(a, inputs_of, inputs, outs, v) : dot<1>(a, inputs_of, inputs, outs, v);
-    }
+    groups[g].count == 2 ? dot_all<2>(layer, inputs_of, inputs, outs) : dot_all<1>(layer, inputs_of, inputs, outs);
   });
   return {adapters, rows.of_row, h, stride};
 }

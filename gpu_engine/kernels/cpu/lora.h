@@ -14,8 +14,8 @@
 
 namespace headrace {
 
-// One pair A, B. Its columns are whole vectors of the packed ones (see `formats.h`): `first`, `first + stride`, …;
-// a gated layer has vectors of gates and of ups in turn. Mirrored in native/lora.py, as are the others.
+// One pair A, B. Its columns are whole vectors of the packed ones (see `formats.h`): `first`, `first + stride`, …
+// The stride is 1, or 2 in a gated layer, which has vectors of gates and of ups in turn. Mirrored in native/lora.py, as are the others.
 struct LoraPart {
   const float* b;              // [count][ranks][kLanes], times the adapter's scale
   int32_t first_rank, ranks;   // its rows of A among those of the layer's parts
@@ -49,8 +49,8 @@ struct Shrunk {
   const float* h;  // [tokens][stride]
   int32_t stride;
 
-  // The sums of a row for the packed columns of vector `v`, plus what its adapter adds to them.
-  Vec expand(int row, int v, Vec sums) const;
+  // Adds what a row's adapter has for a block of packed columns to its two vectors of sums.
+  void expand(int row, int block, Vec& left, Vec& right) const;
 };
 
 // `x` [tokens][inputs] and `norm` are those of the product, for which the result is good until the next call.
