@@ -102,7 +102,7 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
     if engine.guides is None:
         return LoadedEngine(_for_several(engine), tokenizer, close)
     queue = GrammarQueue(engine, engine.guides)
-    return LoadedEngine(_for_several(queue), tokenizer, close, engine.guides.load)
+    return LoadedEngine(_for_several(queue), tokenizer, close, engine.guides.prepare)
 
 
 def _for_several(engine: CountingEngine) -> CountingEngine:

@@ -7,6 +7,7 @@ is among them only where the grammar may end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -113,11 +114,25 @@ class GuideMaker:
         self._kept: OrderedDict[Content, Compiled] = OrderedDict()
 
     def load(self) -> LLTokenizer:
-        """The vocabulary, as llguidance needs it. Holds the interpreter while it is made."""
+        """The vocabulary, as llguidance needs it. Holds the interpreter while it is made. Raises GrammarError
+        for a tokenizer that is none of those that it knows."""
         with self._loading:
             if self._tokenizer is None:
-                self._tokenizer = LLTokenizer(self._source, n_vocab=self._vocab_size, eos_token=self._eos_ids)
+                self._tokenizer = self._read_vocabulary()
             return self._tokenizer
+
+    def _read_vocabulary(self) -> LLTokenizer:
+        try:
+            return LLTokenizer(self._source, n_vocab=self._vocab_size, eos_token=self._eos_ids)
+        except ValueError as error:
+            raise GrammarError(
+                f"this model's tokenizer is of a kind that grammars cannot use: {error}"
+            ) from error
+
+    def prepare(self) -> None:
+        """Loads what can be loaded: where that fails, each grammar is refused with the reason."""
+        with contextlib.suppress(GrammarError):
+            self.load()
 
     def knows(self, grammar: Grammar) -> bool:
         """Whether a guide can be made without compiling."""

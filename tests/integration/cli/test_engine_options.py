@@ -98,9 +98,9 @@ def test_a_value_out_of_range_is_a_mistake_that_names_its_option() -> None:
 
 
 def test_a_shortest_match_longer_than_the_longest_is_a_mistake() -> None:
-    with pytest.raises(Mistake, match="--prompt-lookup-min: .*at most prompt_lookup_max, which is 3"):
+    with pytest.raises(Mistake, match=r"--prompt-lookup-min: .*at most prompt_lookup_max, which is 3"):
         parse("--prompt-lookup-min", "4", "--prompt-lookup-max", "3")
-    with pytest.raises(Mistake, match="--prompt-lookup-min: .*at most prompt_lookup_max, which is 4"):
+    with pytest.raises(Mistake, match=r"--prompt-lookup-min: .*at most prompt_lookup_max, which is 4"):
         parse("--prompt-lookup-min", "5")
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from tokenizers import Tokenizer, models
 
 from headrace.gpu_engine import build
 from headrace.gpu_engine.api import EngineRequest, Grammar, Output
@@ -211,6 +212,14 @@ def letters() -> GuideMaker:
     guides = Bench(runner=LogitRunner).engine.guides
     assert guides is not None
     return guides
+
+
+def test_a_tokenizer_that_grammars_cannot_use_is_a_refusal_and_no_end_of_the_engine() -> None:
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<end>": 2}, unk_token="a"))
+    guides = GuideMaker(words.to_str(), 3, [2])
+    guides.prepare()
+    with pytest.raises(GrammarError, match="this model's tokenizer is of a kind that grammars cannot use"):
+        guides.make(AB, KnownTokens([], 0))
 
 
 def test_the_oldest_grammars_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
