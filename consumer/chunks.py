@@ -10,15 +10,15 @@ ever made.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from headrace.broker.events import Delta, Event, Started
 from headrace.broker.lines.output import chunk_line
+from headrace.broker.lines.tools import ToolCall
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.outbox import Outbox
 from headrace.consumer.tools import calls_in, read_answer
 from headrace.gpu_engine.text.tools.calls import Reply
-
-_NOTHING = Reply("", ())
 
 
 def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created: int) -> list[bytes]:
@@ -34,10 +34,8 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
     chunks = []
     for choice in range(len(flight.answers)) if from_the_start else deltas:
         written, fresh = outbox.written(choice).characters, deltas[choice].text if choice in deltas else ""
-        text = flight.answers[choice].text[: written + len(fresh)]
-        before = _NOTHING if from_the_start else _seen(flight, text[:written])
-        now = _seen(flight, text)
-        if now != before:
+        part = _part(flight, choice, written, fresh, from_the_start=from_the_start)
+        if part.content or part.calls:
             chunk = chunk_line(
                 flight.parsed,
                 request_id=flight.request_id,
@@ -45,14 +43,34 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
                 created=created,
                 epoch=outbox.epoch,
                 seq=deltas[choice].seq if choice in deltas else last_seq,
-                offset=len(before.text),
-                content=now.text[len(before.text) :],
+                offset=part.offset,
+                content=part.content,
                 choice=choice,
-                call_offset=len(before.calls),
-                calls=calls_in(now)[len(before.calls) :],
+                call_offset=part.call_offset,
+                calls=part.calls,
             )
             chunks.append(chunk)
     return chunks
+
+
+class _Part(NamedTuple):
+    """Of an answer as a reader sees it: text and calls, with what stands before them."""
+
+    offset: int
+    content: str
+    call_offset: int
+    calls: Sequence[ToolCall]
+
+
+def _part(flight: InFlight, choice: int, written: int, fresh: str, *, from_the_start: bool) -> _Part:
+    """What `fresh` text behind `written` characters of an answer brings, or all up to there."""
+    if flight.call_format is None and not from_the_start:
+        return _Part(written, fresh, 0, ())  # without a look at all of a long answer
+    text = flight.answers[choice].text[: written + len(fresh)]
+    before = Reply("", ()) if from_the_start else _seen(flight, text[:written])
+    now = _seen(flight, text)
+    offset, call_offset = len(before.text), len(before.calls)
+    return _Part(offset, now.text[offset:], call_offset, calls_in(now)[call_offset:])
 
 
 def _seen(flight: InFlight, text: str) -> Reply:

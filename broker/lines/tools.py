@@ -71,6 +71,11 @@ def read_tools(body: Mapping[str, object]) -> Tools | None:
     return Tools(offered, choice, only, parallel is not False)
 
 
+def tool_fields(tools: Sequence[Tool]) -> list[dict[str, object]]:
+    """The tools as a chat template is given them."""
+    return [{"type": "function", "function": _function_fields(tool)} for tool in tools]
+
+
 def call_fields(call: ToolCall, request_id: str, index: int, choice: int = 0) -> dict[str, object]:
     """A call as it stands in a message. Its id depends on its place alone, so that whoever makes the answer's
     line, and however often, gives it the same."""
@@ -148,11 +153,6 @@ def _object(where: str, value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise invalid(where, f"must be an object, not {type_name(value)}")
     return value
-
-
-def tool_fields(tools: Sequence[Tool]) -> list[dict[str, object]]:
-    """The tools as a chat template is given them."""
-    return [{"type": "function", "function": _function_fields(tool)} for tool in tools]
 
 
 def _function_fields(tool: Tool) -> dict[str, object]:
