@@ -16,7 +16,7 @@ from headrace.gpu_engine.lora.torch_linear import attach
 from headrace.gpu_engine.models.contract import CausalDecoder
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError
-from headrace.gpu_engine.models.load import LoadedModel, load_model
+from headrace.gpu_engine.models.load import LoadedModel, load_model, require_room
 from headrace.gpu_engine.native.attention import NativeMemory, suits
 from headrace.gpu_engine.native.declarations import Format
 from headrace.gpu_engine.native.decoder import NativeDecoder, can_run
@@ -24,6 +24,8 @@ from headrace.gpu_engine.native.library import library
 from headrace.gpu_engine.native.pool import Pool
 
 _FORMATS: Final = {"float32": Format.FLOAT32, "int16": Format.INT16, "int8": Format.INT8, "int4": Format.INT4}
+_BYTES: Final = {Format.FLOAT32: 4, Format.INT16: 2, Format.INT8: 1.07, Format.INT4: 0.63}
+"""About what a weight takes."""
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -34,12 +36,16 @@ def load_backend(config: EngineConfig) -> tuple[LoadedModel, BackendFactory]:
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    model = load_model(config.model, load_dtype(config), config.load_format, config.max_total_tokens)
+    dtype, longest = load_dtype(config), config.max_total_tokens
+    model = load_model(config.model, dtype, config.load_format, longest, lazily=True)
     if config.lora_modules:
         model = _with_adapters(config, model)
     if is_native(config, model.decoder):
         return _go_native(config, model)
     refuse_formats(config, model.name)
+    if isinstance(model.decoder, Decoder):
+        require_room(config.model, model.num_bytes)
+        model.decoder.read_layers()
     if config.lora_modules:
         assert isinstance(model.decoder, Decoder), "_with_adapters has seen to it"
         attach(model.decoder, model.adapters)
@@ -107,6 +113,7 @@ def _go_native(config: EngineConfig, model: LoadedModel) -> tuple[LoadedModel, B
         torch.set_num_threads(1)  # torch's would spin beside the pool's, and has little left to do
     form, cache_dtype = native_formats(config)
     assert isinstance(model.decoder, Decoder)
+    require_room(config.model, model.num_bytes / model.decoder.dtype.itemsize * _BYTES[form])
     adapters = model.adapters if config.lora_modules else None
     decoder = NativeDecoder(model.decoder, pool, form, cache_dtype, adapters)
     fingerprint = model.fingerprint + format_suffix(form, cache_dtype)

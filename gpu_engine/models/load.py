@@ -41,11 +41,17 @@ class LoadedModel:
 
 
 def load_model(
-    model: str, dtype: torch.dtype, load_format: LoadFormat = "auto", longest: int | None = None
+    model: str,
+    dtype: torch.dtype,
+    load_format: LoadFormat = "auto",
+    longest: int | None = None,
+    *,
+    lazily: bool = False,
 ) -> LoadedModel:
     """Loads a folder, a GGUF file or a hub id; `dummy` needs the folder's config.json only. `longest`: how
-    many tokens the user wants of a sequence at most, where he says so. Raises ModelError with a sentence for
-    the user."""
+    many tokens the user wants of a sequence at most, where he says so. `lazily`: the layers of a `Decoder`
+    are not read yet, nor is there a check that they have room. Raises ModelError with a sentence for the
+    user."""
     path = resolve_model(model)
     name = model_name(model, path)
     if path.is_dir() and not is_family(read_model_type(path)):
@@ -53,11 +59,17 @@ def load_model(
     config, source, fingerprint = open_checkpoint(path, load_format)
     shapes = tensor_shapes(config)
     num_bytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
-    require_memory(num_bytes, f"The weights of {model} take", "use a smaller model, or bfloat16")
+    if not lazily:
+        require_room(model, num_bytes)
     stretched = stretch(config, longest)
-    decoder = Decoder(stretched, Tensors(source, shapes, dtype))
+    decoder = Decoder(stretched, Tensors(source, shapes, dtype), lazily=lazily)
     fingerprint += "" if stretched is config else "/long"
     return LoadedModel(name, fingerprint, num_bytes, decoder)
+
+
+def require_room(model: str, num_bytes: float) -> None:
+    """Raises ModelError where its weights do not fit into this machine's memory."""
+    require_memory(int(num_bytes), f"The weights of {model} take", "use a smaller model, or bfloat16")
 
 
 def _load_foreign(name: str, path: Path, dtype: torch.dtype, load_format: LoadFormat) -> LoadedModel:

@@ -59,8 +59,8 @@ class NativeDecoder:
         self._ropes, self._layer_ropes = decoder.ropes, decoder.layer_ropes
         self._kept: list[torch.Tensor | PackedLinear | PackedStack] = []
         self._layers = (LayerStruct * self.config.num_layers)()
-        for i in range(self.config.num_layers):
-            self._layers[i] = self._describe(decoder.layers.pop(0))
+        for i, layer in enumerate(decoder.take_layers()):
+            self._layers[i] = self._describe(layer)
         self._struct = DecoderStruct(
             layers=ctypes.addressof(self._layers),
             norm=self._weight_of(decoder.norm),
@@ -194,4 +194,8 @@ def _form_of_head(form: Format) -> Format:
 def _halved(form: Format, weight: torch.Tensor) -> Format:
     """BF16 instead of FLOAT32 where half of each number says all of it, as in most checkpoints: half the
     memory, and the same."""
-    return Format.BF16 if form is Format.FLOAT32 and bool((weight == weight.bfloat16()).all()) else form
+    if form is not Format.FLOAT32:
+        return form
+    pieces = weight.flatten(0, -2).split(1024)  # copies of a whole head would be large
+    is_half = all(torch.equal(piece, piece.bfloat16().to(piece.dtype)) for piece in pieces)
+    return Format.BF16 if is_half else form

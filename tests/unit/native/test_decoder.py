@@ -124,6 +124,17 @@ def test_logits_are_the_same_bit_for_bit_alone_together_and_in_crumbs(
             assert torch.equal(logits, alone[sequence]), sequence
 
 
+def test_layers_are_read_as_they_are_packed_and_not_before(tiny_model: TinyModel, pool: Pool) -> None:
+    folder = tiny_model("llama")
+    lazy = load_model(str(folder), torch.float32, lazily=True).decoder
+    assert isinstance(lazy, Decoder)
+    assert lazy.layers == []
+    packed = logits_of(*native_of(lazy, pool, Format.INT4, torch.float32), ALONE)
+    assert lazy.layers == []
+    expected = logits_of(*native_of(torch_decoder(folder), pool, Format.INT4, torch.float32), ALONE)
+    assert all(torch.equal(packed[name], logits) for name, logits in expected.items())
+
+
 def test_weights_that_bf16_holds_are_kept_in_half_the_memory_and_give_the_same(
     tiny_model: TinyModel, pool: Pool
 ) -> None:
