@@ -74,6 +74,7 @@ class InFlight:
         self.seed = 0
         self.kept = 0  # tokens of earlier owners that stay part of the answers
         self.answers = [Answer()]  # by their number; of texts that are embedded one for each
+        self._num_open = 1  # of the answers: the engine is to bring their ends
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.key: str | None = None  # its name in the engine, while it is there
         self.tokens_when_placed = 0
@@ -235,6 +236,7 @@ class InFlight:
         assert self.phase is Phase.QUEUED
         assert self.prepared is not None
         self.phase, self.key, self.tokens_when_placed = Phase.RUNNING, key, self.num_tokens
+        self._num_open = sum(answer.reason is None for answer in self.answers)
         params = self.prepared.params
         scores = None if self.prompt_logprobs else params.prompt_logprobs  # once is enough
         first, *others = [answer.token_ids.copy() for answer in self.answers]
@@ -267,7 +269,7 @@ class InFlight:
     @property
     def has_open_answers(self) -> bool:
         """The engine has not said its last word of all of them, but for one that has failed now."""
-        return sum(answer.reason is None for answer in self.answers) > 1
+        return self._num_open > 1
 
     @property
     def proved_innocent(self) -> bool:
@@ -314,14 +316,12 @@ class InFlight:
             self.fail(failures.refused_by_engine(output.error, param), now)
         elif output.finish_reason is not None:
             answer.reason, answer.embedding = output.finish_reason, output.embedding
-            if all(one.reason is not None for one in self.answers):
+            self._num_open -= 1
+            if not self._num_open:
                 self._all_ended(now)
 
     def _take(self, output: Output, answer: Answer, now: float) -> None:
         answer.cached_tokens = output.cached_tokens
-        is_one_prompt = self.prepared is None or self.prepared.embed is None
-        telling = self.answers[:1] if is_one_prompt else self.answers
-        self._measures.cached_tokens = sum(one.cached_tokens for one in telling)
         shown, answer.skip = output.text[answer.skip :], max(0, answer.skip - len(output.text))
         of_prompt = [logged(each) for each in output.prompt_logprobs]
         self.prompt_logprobs.extend(of_prompt)
@@ -425,6 +425,9 @@ class InFlight:
 
     def _figures(self, now: float | None = None) -> tuple[Usage, Timings]:
         prompt = self.prepared.num_prompt_tokens if self.prepared else 0
+        is_one_prompt = self.prepared is None or self.prepared.embed is None
+        prompts = self.answers[:1] if is_one_prompt else self.answers
+        self._measures.cached_tokens = sum(one.cached_tokens for one in prompts)
         return self._measures.figures(prompt, self.num_tokens, now)
 
 
