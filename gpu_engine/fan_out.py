@@ -8,7 +8,8 @@ So a prompt is computed once, up to less than one block for each further answer.
 block too, by copying it before it is written to. That would save one short chunk in an answer's life, which
 rides in a step that runs anyway, and cost a second way for tokens to come into being. A join by prefix hit is
 the path that every request takes, and it stays right when an answer is preempted. (Without prefix caching
-each answer computes the whole prompt.)
+each answer computes the whole prompt.) Answers that were interrupted go on in the same way, each from its own
+tokens; one that had ended by then brings its end again. The best of several have no tokens to go on from.
 """
 
 from __future__ import annotations
