@@ -38,9 +38,9 @@ class EngineConfig(BaseModel):
     `backend`: our own CPU kernels (`native`), or torch's operators, with the kernel that `attention` names;
     `auto`: native where it can serve the model. `weight_format`: how native keeps weights; `auto` is exact,
     but for `dtype` bfloat16 or float16, which take `int16`: half the memory, half as fast again, and several
-    times closer to float32 than bfloat16 arithmetic is; `int4` suits weights that a GGUF file has in four bits,
-    and large models. `kv_cache_dtype`: `auto` is float32 beside exact
-    weights, else bfloat16. `pin_threads` binds each of the `threads` to a CPU of its own.
+    times closer to float32 than bfloat16 arithmetic is; `int4` suits large models, and weights that a GGUF
+    file has in four bits. `kv_cache_dtype`: `auto` is float32 beside exact weights, else bfloat16.
+    `pin_threads` binds each of the `threads` to a CPU of its own.
 
     `batching_policy`: `continuous`, `dynamic`, `static`, or one of your own (see `scheduling.policies`);
     `dynamic` starts a batch at `max_waiting_tokens` or after `max_wait_ms`. `max_queue_size` and
