@@ -14,30 +14,35 @@ from headrace.gpu_engine.models.errors import ModelError, one_line
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+BODY = "model."
 
 
 class SafetensorsFolder:
-    """The tensors of a folder, read one at a time from memory maps."""
+    """The tensors of a folder, read one at a time from memory maps. One that was saved without its head, as
+    models for embeddings are, lacks the `model.` in front of all names: here they have it."""
 
     def __init__(self, folder: Path) -> None:
         self.origin = str(folder)
         self.files = list_weight_files(folder)
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._home: dict[str, Path] = {}
+        self._home: dict[str, tuple[Path, str]] = {}  # the file, and the name there
         for file in self.files:
             self._scan(file)
+        if not any(name.startswith(BODY) for name in self.shapes):
+            self.shapes = {BODY + name: shape for name, shape in self.shapes.items()}
+            self._home = {BODY + name: home for name, home in self._home.items()}
 
     def read(self, name: str) -> torch.Tensor:
-        path = self._home[name]
+        path, stored = self._home[name]
         with _blaming(path), safe_open(path, framework="pt") as file:
-            tensor: torch.Tensor = file.get_tensor(name)
+            tensor: torch.Tensor = file.get_tensor(stored)
         return tensor
 
     def read_span(self, name: str, dim: int, span: range) -> torch.Tensor:
         """Of a tensor of one or two dimensions only the indices `span` of dimension `dim`."""
-        path, kept = self._home[name], slice(span.start, span.stop)
+        (path, stored), kept = self._home[name], slice(span.start, span.stop)
         with _blaming(path), safe_open(path, framework="pt") as file:
-            tensor = file.get_slice(name)
+            tensor = file.get_slice(stored)
             part: torch.Tensor = tensor[kept] if dim == 0 else tensor[:, kept]
         return part
 
@@ -45,7 +50,7 @@ class SafetensorsFolder:
         with _blaming(path), safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 (a file handle, not a mapping)
                 self.shapes[name] = tuple(file.get_slice(name).get_shape())
-                self._home[name] = path
+                self._home[name] = (path, name)
 
 
 @contextmanager

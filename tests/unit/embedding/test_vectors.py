@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -94,6 +95,16 @@ def test_vectors_are_the_pooled_hidden_states_of_transformers(
     ours = embed(engine_of(tiny_model, kind, backend=backend), prompts)
     for vector, pooled in zip(ours, expected(tiny_model, prompts, kind), strict=True):
         np.testing.assert_allclose(vector, pooled / np.linalg.norm(pooled), rtol=0, atol=1e-5)
+
+
+def test_a_folder_without_the_models_head_gives_the_same_vectors(
+    tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    """Models for embeddings are saved so, with other names for all tensors."""
+    prompts = prompts_of([9, 40])
+    load_reference(tiny_model("llama")).model.save_pretrained(tmp_path)
+    bare = embed(engine_of(lambda _: tmp_path, "last"), prompts)
+    assert bare == embed(engine_of(tiny_model, "last"), prompts)
 
 
 def test_fewer_dimensions_are_the_first_ones_at_unit_length_again(tiny_model: TinyModel) -> None:
