@@ -7,7 +7,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.broker.events import Usage
@@ -15,6 +15,12 @@ from headrace.broker.lines.embeddings import vector_json
 from headrace.broker.lines.openai import parse_line
 from headrace.broker.lines.output import embeddings_line
 from headrace.broker.lines.request import Embedding, LineError, ParsedRequest
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=8,
+)
 
 
 def line(**body: object) -> bytes:
@@ -107,3 +113,11 @@ def test_numbers_are_written_short_and_none_is_changed(vector: list[float]) -> N
     raw = struct.pack(f"<{len(vector)}f", *vector)
     written = json.loads(json.dumps(vector_json(raw, is_base64=False)))
     assert struct.pack(f"<{len(vector)}f", *written) == raw
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.dictionaries(st.sampled_from(["input", "encoding_format", "dimensions", "model"]), JSON_VALUES))
+def test_no_body_makes_the_parser_raise(body: dict[str, object]) -> None:
+    request = parse_line(line(**body))
+    assert isinstance(request, LineError | ParsedRequest)
+    assert request.custom_id == "a"
