@@ -40,5 +40,5 @@ async def redirect(flight: InFlight, model: str, means: Means) -> None:
 
 def _may_move(flight: InFlight, means: Means) -> bool:
     """A log that moved says so, but on Kafka it begins anew at its new place; the position tells there."""
-    moved = flight.state.moved is not None or not means.rules.published_here(flight.delivery)
-    return not moved and not flight.num_tokens
+    moved = flight.past.moved or not means.rules.published_here(flight.delivery)
+    return not moved and not flight.answers.num_tokens

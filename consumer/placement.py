@@ -100,7 +100,7 @@ class Placement:
         self._leaving.clear()
         chosen = self._quarantine.broken_off()
         for flight in victims:
-            flight.engine_died(alone=alone)
+            flight.suspicion.engine_died(alone=alone)
             self._take_out(flight)
         for flight in dict.fromkeys([*victims, *([chosen] if chosen is not None else [])]):
             flight.state_deaths(alone=False)
@@ -110,7 +110,7 @@ class Placement:
     def convict(self, flight: InFlight) -> None:
         """Ends a request that is proved to kill engines."""
         self._waiting.pop(flight, None)
-        flight.fail(failures.poison(flight.deaths), self._clock())
+        flight.fail(failures.poison(flight.suspicion.deaths), self._clock())
         self._on_change(flight)
 
     def receive(self, outputs: Sequence[Output]) -> int:
@@ -185,7 +185,7 @@ class Placement:
     def _end(self, flight: InFlight) -> None:
         """It has failed or is whole. One of several answers that fails is the end of all, and the others are
         to stop; one that failed before its first token was refused, and so were they."""
-        if flight.has_open_answers and not flight.barren:
+        if flight.answers.others_are_open and not flight.suspicion.barren:
             self._expel(flight)
         else:
             self._forget(flight)

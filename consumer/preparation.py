@@ -41,8 +41,9 @@ class Preparation:
     async def run(self) -> None:
         """Ends the request, or puts it before the engine."""
         flight = self._flight
-        if flight.ending is None and flight.deaths.lone >= self._means.rules.poison_deaths:
-            flight.fail(failures.poison(flight.deaths, was_read=flight.was_read))
+        deaths = flight.suspicion.deaths
+        if flight.ending is None and deaths.lone >= self._means.rules.poison_deaths:
+            flight.fail(failures.poison(deaths, was_read=flight.past.was_read))
         if flight.ending is None:
             message = await self._fetch()
             if message is not None:
@@ -58,11 +59,12 @@ class Preparation:
         flight, means = self._flight, self._means
         if flight.delivery.message.claim is not None:
             return False
-        if flight.was_read or not flight.doubtful:
+        deaths = flight.suspicion.deaths
+        if flight.past.was_read or not flight.suspicion.doubtful:
             return True
-        if flight.deaths.lone or flight.deaths.all >= means.rules.quarantine_after:
+        if deaths.lone or deaths.all >= means.rules.quarantine_after:
             return False
-        mark = Append(flight.delivery, flight.epoch, [self._statement(flight.num_tokens)])
+        mark = Append(flight.delivery, flight.epoch, [self._statement(flight.answers.num_tokens)])
         try:
             [written] = await means.session.append([mark])
         except BrokerUnavailable:
@@ -89,21 +91,21 @@ class Preparation:
             await self._until(lambda: self._is_over or self._flight.stated_in_company)
 
     async def _read_in_company(self, message: Message) -> None:
-        if self._flight.doubtful:
+        if self._flight.suspicion.doubtful:
             await self._mark(alone=False)
         await self._means.room.together(lambda: self._read(message))
 
     @property
     def _is_suspect(self) -> bool:
-        flight = self._flight
-        return flight.doubtful and flight.deaths.all >= self._means.rules.quarantine_after
+        suspicion = self._flight.suspicion
+        return suspicion.doubtful and suspicion.deaths.all >= self._means.rules.quarantine_after
 
     async def _mark(self, *, alone: bool) -> None:
         """Returns once the log says who has the request, or it is over."""
         flight = self._flight
         if self._is_over:
             return
-        started = self._statement(flight.num_tokens)
+        started = self._statement(flight.answers.num_tokens)
         flight.mark(structs.replace(started, alone=alone), self._means.clock())
         self._means.publisher.wake()
         await self._until(lambda: self._is_over or flight.stated is not None)
@@ -116,10 +118,10 @@ class Preparation:
         flight = self._flight
         if self._is_over:
             return
-        resumes = flight.resumable(self._means.info.fingerprints)  # which of them only the body says
-        kept = [answer.token_ids.copy() for answer in flight.answers] if resumes else []
+        resumes = flight.past.resumable(self._means.info.fingerprints)  # which of them only the body says
+        kept = flight.answers.token_ids() if resumes else []
         reading = await self._means.preparer.read(message, kept)
-        await self._take_in(reading, sum(map(len, kept)), flight.last_seed if resumes else None)
+        await self._take_in(reading, sum(map(len, kept)), flight.past.last_seed if resumes else None)
 
     async def _take_in(self, reading: Reading, kept: int, last_seed: int | None) -> None:
         flight, parsed, prepared = self._flight, reading.parsed, reading.prepared
@@ -135,7 +137,7 @@ class Preparation:
             await redirect(flight, parsed.model, self._means)
         elif flight.ending is None:
             fingerprint = self._means.info.fingerprint_with(prepared.adapter)
-            if not flight.resumable([fingerprint]):  # tokens of another adapter
+            if not flight.past.resumable([fingerprint]):  # tokens of another adapter
                 prepared, kept, last_seed = structs.replace(prepared, replayed=()), 0, None
             kept = kept if prepared.can_resume else 0
             seed = self._seed() if last_seed is None else last_seed
@@ -153,8 +155,8 @@ class Preparation:
             fingerprint=fingerprint,
             kept=kept,
             at_ms=self._opened.now_ms,
-            deaths=self._flight.deaths.all,
-            lone_deaths=self._flight.deaths.lone,
+            deaths=self._flight.suspicion.deaths.all,
+            lone_deaths=self._flight.suspicion.deaths.lone,
         )
 
     def _seed(self) -> int:

@@ -48,7 +48,7 @@ class Quarantine:
         self.on_trial: InFlight | None = None
 
     def suspects(self, flights: Iterable[InFlight]) -> list[InFlight]:
-        return [flight for flight in flights if flight.deaths.all >= self._after]
+        return [flight for flight in flights if flight.suspicion.deaths.all >= self._after]
 
     def may_begin(self) -> bool:
         """Whether a trial may begin: none is on, here or where bodies are read."""

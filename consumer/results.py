@@ -6,7 +6,7 @@ from headrace.broker.contract import DeadLetter, Done, PassOn, Release, Retry, S
 from headrace.broker.events import Failed, Finished, Terminal
 from headrace.broker.lines.logprobs import Prompt, Spell
 from headrace.broker.lines.output import Choice, embeddings_line, failure_line, result_id, success_line
-from headrace.consumer.answer import Answer
+from headrace.consumer.answers import Answer
 from headrace.consumer.endings import Exit
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.tools import calls_in, read_answer
@@ -71,7 +71,7 @@ def _prompt(flight: InFlight) -> Prompt | None:
     prepared = flight.prepared
     if prepared is None or prepared.params.prompt_logprobs is None:
         return None
-    return Prompt(prepared.prompt_ids, flight.prompt_logprobs)
+    return Prompt(prepared.prompt_ids, flight.answers.prompt_logprobs)
 
 
 def _line(flight: InFlight, terminal: Terminal, model: str, created: int, spell: Spell) -> bytes:
@@ -85,5 +85,5 @@ def _line(flight: InFlight, terminal: Terminal, model: str, created: int, spell:
                 result_id=name,
                 request_id=flight.request_id,
                 failed=terminal,
-                partial=flight.text,
+                partial=flight.answers[0].text,
             )

@@ -37,7 +37,7 @@ class Retries:
 
     def put_off(self, flight: InFlight, reason: str) -> None:
         """Ends an opened request here; it comes back later."""
-        attempt = attempts(flight.state.put_off)
+        attempt = attempts(flight.past.put_off)
         bound = min(self._longest_ms, self._settings.first_s * 1000 * 2 ** min(attempt, MOST_DOUBLINGS))
         delay_ms = self._until_deadline(flight, self._jitter(0, bound))
         flight.fail(transient(f"retry {attempt + 1}: {reason}", delay_ms))

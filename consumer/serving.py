@@ -61,7 +61,7 @@ class Serving:
         """Tokens that were computed for it here."""
         prepared = self.flight.prepared
         prompt = prepared.num_prompt_tokens if prepared is not None else 0
-        return 1.0 + prompt + self.flight.num_tokens - self.flight.kept
+        return 1.0 + prompt + self.flight.answers.num_tokens - self.flight.kept
 
     def moved(self) -> None:
         """Something about the flight changed: a token, an acknowledgement, its ending."""
@@ -147,7 +147,7 @@ class Serving:
 
     def _judge_times(self, now_ms: int) -> None:
         """By the broker's clock, which has the last word."""
-        if self.flight.has_begun:
+        if self.flight.past.has_begun:
             self.timing.begun()
         if self.timing.expired(now_ms):
             self.stop(Doom.EXPIRED)

@@ -59,10 +59,11 @@ class Health:
 
     def died(self, now: float, victims: Sequence[InFlight]) -> list[InFlight]:
         """`victims`: the requests that were in it. Returns those that are proved guilty."""
-        alone = len(victims) == 1 and victims[0].barren
+        alone = len(victims) == 1 and victims[0].suspicion.barren
         if not alone:
             self._unexplained.append(now)
-        guilty = [flight for flight in victims if flight.deaths.lone >= self._settings.poison_deaths]
+        bound = self._settings.poison_deaths
+        guilty = [flight for flight in victims if flight.suspicion.deaths.lone >= bound]
         self._guilty += len(guilty)
         often = len(self._unexplained) == self._settings.max_deaths
         if self._guilty > 1 or (often and now - self._unexplained[0] <= self._settings.window_s):

@@ -12,6 +12,7 @@ from headrace.broker.fold import Deaths
 from headrace.consumer.errors import EngineSick
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.settings import WatchdogSettings
+from headrace.consumer.suspicion import Suspicion
 from headrace.consumer.watchdog import Health
 from tests.unit.consumer.fakes import FakeEngine, Rig, delivery, eventually, settings_for_tests
 
@@ -22,8 +23,9 @@ def settings(**changes: object) -> dict[str, object]:
 
 def victim(*, barren: bool = True, lonely_deaths: int = 0) -> InFlight:
     flight = InFlight(delivery(), 0.0)
-    flight.deaths = Deaths(lonely_deaths, lonely_deaths)
-    flight.tokens_when_placed = 0 if barren else -1
+    flight.suspicion = Suspicion(Deaths(lonely_deaths, lonely_deaths), doubtful=False)
+    if not barren:
+        flight.suspicion.brought_token()
     return flight
 
 
