@@ -19,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from headrace.broker.contract import Opened
-from headrace.broker.events import Event, Failed, Finished, Started, Terminal, Timings, Usage
+from headrace.broker.events import Failed, Finished, Started, Terminal
 from headrace.broker.fold import Deaths, Fold
 from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import Delivery
@@ -89,38 +89,14 @@ class InFlight:
         return None if self.prepared is None else self.prepared.call_format
 
     @property
-    def urgent(self) -> bool:
-        """Whether its tokens go into the log at once: somebody streams them, or the answer ends."""
-        return self.delivery.message.stream or self.ending is not None
+    def adapter(self) -> str | None:
+        """The LoRA adapter that it is for; None before it was read."""
+        return None if self.prepared is None else self.prepared.adapter
 
     @property
     def dropped(self) -> bool:
         """Somebody else owns it: forget it."""
         return self.ending is not None and self.ending.exit is Exit.DROP
-
-    @property
-    def ends_in_one_call(self) -> bool:
-        """Whether its end takes along what its log lacks. Chunks for a reply topic go with an append."""
-        ending, message = self.ending, self.delivery.message
-        has_end = ending is not None and ending.exit is Exit.DONE and ending.terminal is not None
-        return has_end and not (message.stream and message.reply_to)
-
-    @property
-    def flushed(self) -> bool:
-        """Nothing of it is left to append before it is settled."""
-        if self.outbox is None:
-            return True
-        return not self.outbox.on_wire if self.ends_in_one_call else self.outbox.empty
-
-    def give_up_unwritten(self) -> None:
-        """Nothing can be appended any more: an end that would leave a gap in the log is another owner's."""
-        if self.outbox is not None and not self.flushed:
-            self.outbox.discard(self.outbox.epoch)
-            self.overrule(Ending(Exit.RELEASE))
-
-    def take_rest(self) -> tuple[Event, ...]:
-        """What its log lacks, for the settlement to take along."""
-        return self.outbox.take() if self.outbox is not None and self.ends_in_one_call else ()
 
     # ------------------------------------------------------------------------------------- beginning
 
@@ -140,11 +116,6 @@ class InFlight:
             self._end_doomed()
         if opened.cancelled:
             self.stop(Doom.CANCELLED)
-
-    @property
-    def adapter(self) -> str | None:
-        """The LoRA adapter that it is for; None before it was read."""
-        return None if self.prepared is None else self.prepared.adapter
 
     def mark(self, started: Started, now: float) -> None:
         """The log is to say who has it before its body is read: so a death of it counts."""
@@ -259,7 +230,8 @@ class InFlight:
             self._aborted(now)
             return
         several = reasons if len(reasons) > 1 and not vectors else ()
-        self.end(Ending(Exit.DONE, Finished(self.epoch, reasons[0], *self._figures(now), several, vectors)))
+        figures = self._measures.figures(self.prepared, self.answers, now)
+        self.end(Ending(Exit.DONE, Finished(self.epoch, reasons[0], *figures, several, vectors)))
 
     def _users_param(self, param: str) -> str:
         """The engine knows token ids only."""
@@ -289,7 +261,7 @@ class InFlight:
         """Ends it as the table of failures says; one that must not end is nobody's to pass here."""
         failed = None
         if failure.terminal:
-            figures = self._figures(now)
+            figures = self._measures.figures(self.prepared, self.answers, now)
             failed = Failed(
                 self.epoch, failure.code, failure.message, failure.status, failure.param, *figures
             )
@@ -322,9 +294,3 @@ class InFlight:
             self.end(Ending(Exit.RELEASE))
         else:
             self.fail(failure, now)
-
-    def _figures(self, now: float | None = None) -> tuple[Usage, Timings]:
-        prompt = self.prepared.num_prompt_tokens if self.prepared else 0
-        one_prompt = self.prepared is None or self.prepared.embed is None
-        self._measures.cached_tokens = self.answers.cached_tokens(one_prompt=one_prompt)
-        return self._measures.figures(prompt, self.answers.num_tokens, now)

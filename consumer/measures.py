@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from headrace.broker.events import Timings, Usage
+from headrace.consumer.answers import Answers
+from headrace.consumer.prepare import Prepared
 
 
 class Measures:
@@ -10,7 +12,6 @@ class Measures:
 
     def __init__(self, now: float) -> None:
         self.queued_ms = 0
-        self.cached_tokens = 0
         self._began_at = now
         self._first_token_at: float | None = None
 
@@ -22,10 +23,14 @@ class Measures:
         if self._first_token_at is None:
             self._first_token_at = now
 
-    def figures(self, prompt: int, completion: int, now: float | None) -> tuple[Usage, Timings]:
-        """`prompt`, `completion`: tokens. `now`: None where it never ran."""
+    def figures(
+        self, prepared: Prepared | None, answers: Answers, now: float | None
+    ) -> tuple[Usage, Timings]:
+        """`prepared`: None where it was not read. `now`: None where it never ran."""
+        prompt = prepared.num_prompt_tokens if prepared else 0
+        one_prompt = prepared is None or prepared.embed is None
+        usage = Usage(prompt, answers.num_tokens, answers.cached_tokens(one_prompt=one_prompt))
         first = _ms(self._began_at, self._first_token_at)
-        usage = Usage(prompt, completion, self.cached_tokens)
         return usage, Timings(self.queued_ms, first, _ms(self._began_at, now))
 
 

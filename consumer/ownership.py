@@ -16,6 +16,7 @@ from headrace.consumer.backoff import Backoff
 from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.outage import Outage
+from headrace.consumer.rest import ends_in_one_call
 from headrace.consumer.retries import Retries
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ async def settle_for_sure(
             outage.noticed(f"settling {flight.request_id}", error)
             await backoff.pause()
         await reopen(session, flight, outage)
-        if flight.outbox is not None and not flight.ends_in_one_call:
+        if flight.outbox is not None and not ends_in_one_call(flight):
             flight.outbox.discard(flight.epoch)  # all deltas were written; the settlement carries the epoch
     return False
 

@@ -31,6 +31,7 @@ from headrace.consumer.inflight import InFlight
 from headrace.consumer.outage import Outage
 from headrace.consumer.outbox import Checkpoints
 from headrace.consumer.ownership import reopen
+from headrace.consumer.rest import ends_in_one_call
 
 REFUSED = "an append was refused"
 
@@ -79,9 +80,9 @@ class Publisher:
         due: list[InFlight] = []
         next_at: float | None = None
         for flight in self._flights():
-            if flight.outbox is None or flight.ends_in_one_call:
+            if flight.outbox is None or ends_in_one_call(flight):
                 continue
-            at = flight.outbox.due_at(self._rules, urgent=flight.urgent)
+            at = flight.outbox.due_at(self._rules, urgent=_is_urgent(flight))
             if at is None:
                 continue
             if at <= now:
@@ -124,3 +125,8 @@ class Publisher:
         assert flight.outbox is not None
         events = flight.outbox.take()
         return Append(flight.delivery, flight.outbox.epoch, events, self._chunks(flight, events))
+
+
+def _is_urgent(flight: InFlight) -> bool:
+    """Whether its tokens go into the log at once: somebody streams them, or the answer ends."""
+    return flight.delivery.message.stream or flight.ending is not None

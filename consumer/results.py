@@ -9,6 +9,7 @@ from headrace.broker.lines.output import Choice, embeddings_line, failure_line, 
 from headrace.consumer.answers import Answer
 from headrace.consumer.endings import Exit
 from headrace.consumer.inflight import InFlight
+from headrace.consumer.rest import take_rest
 from headrace.consumer.tools import calls_in, read_answer
 
 
@@ -19,7 +20,7 @@ def settlement(flight: InFlight, model: str, created: int, spell: Spell) -> Sett
     line = _line(flight, terminal, model, created, spell) if terminal is not None else None
     match ending.exit:
         case Exit.DONE:
-            return Done(terminal, line, flight.take_rest())
+            return Done(terminal, line, take_rest(flight))
         case Exit.DEAD_LETTER:
             return DeadLetter(ending.reason, terminal, line)
         case Exit.RELEASE:

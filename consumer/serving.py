@@ -17,6 +17,7 @@ from headrace.consumer.inflight import InFlight, Phase
 from headrace.consumer.means import Means
 from headrace.consumer.ownership import first_open, settle_for_sure
 from headrace.consumer.preparation import Preparation
+from headrace.consumer.rest import is_flushed
 from headrace.consumer.results import settlement
 from headrace.consumer.timing import Timing
 
@@ -78,7 +79,7 @@ class Serving:
             await self._begin()
             await self._until(lambda: self.flight.ending is not None)
             self.means.publisher.wake()
-            await self._until(lambda: self.flight.flushed)
+            await self._until(lambda: is_flushed(self.flight))
             self._settling = True
             means = self.means
             return await settle_for_sure(means.session, self.flight, self._settlement, means.outage)

@@ -40,6 +40,7 @@ from headrace.consumer.placement import Placement
 from headrace.consumer.prepare import Preparer, served_names
 from headrace.consumer.publisher import Publisher
 from headrace.consumer.reading_room import ReadingRoom
+from headrace.consumer.rest import give_up_unwritten
 from headrace.consumer.retries import Retries
 from headrace.consumer.serving import Serving
 from headrace.consumer.settings import ConsumerSettings
@@ -300,6 +301,6 @@ class Worker:
         for serving in list(self._servings.values()):
             serving.release()
             if not can_flush:
-                serving.flight.give_up_unwritten()
+                give_up_unwritten(serving.flight)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=RELEASE_S)
