@@ -33,7 +33,7 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
     last_seq = outbox.next_seq - 1 + len(deltas)
     chunks = []
     for choice in range(len(flight.answers)) if from_the_start else deltas:
-        written, fresh = outbox.written(choice).characters, deltas[choice].text if choice in deltas else ""
+        written, fresh = outbox.written.characters(choice), deltas[choice].text if choice in deltas else ""
         part = _part(flight, choice, written, fresh, from_the_start=from_the_start)
         if part.content or part.calls:
             chunk = chunk_line(

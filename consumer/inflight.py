@@ -171,7 +171,7 @@ class InFlight:
     @property
     def proved_innocent(self) -> bool:
         """A token that it brought since it was put into the engine stands in the log."""
-        return self.outbox is not None and self.suspicion.proved_innocent(self.outbox.num_logged)
+        return self.outbox is not None and self.suspicion.proved_innocent(self.outbox.written.num_tokens)
 
     @property
     def stated(self) -> Started | None:

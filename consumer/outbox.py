@@ -21,12 +21,14 @@ once the body was read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import structs
 
 from headrace.broker.events import Delta, Event, Started, TokenLogprobs
 from headrace.broker.fold import Fold
+from headrace.consumer.unsent import Unsent
+from headrace.consumer.written import Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +39,6 @@ class Checkpoints:
     tokens: int = 32
     seconds: float = 1.0
     first_s: float = 0.2
-
-
-@dataclass(slots=True)
-class Written:
-    """What the log holds of one answer."""
-
-    token_ids: list[int] = field(default_factory=list)
-    characters: int = 0
-
-
-@dataclass(slots=True)
-class Unsent:
-    """What it lacks of one answer."""
-
-    token_ids: list[int] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-
-    def put_back(self, delta: Delta) -> None:
-        self.token_ids[:0] = delta.token_ids
-        self.pieces.insert(0, delta.text)
-        self.logprobs[:0] = delta.logprobs
-        self.prompt_logprobs[:0] = delta.prompt_logprobs
 
 
 class Outbox:
@@ -77,17 +55,17 @@ class Outbox:
         "_started",
         "_unsent",
         "_wire",
-        "_written",
         "epoch",
         "next_seq",
         "stated",
+        "written",
     )
 
     def __init__(self, epoch: int, state: Fold) -> None:
         self.epoch = epoch
         self.next_seq = state.next_seq
-        self._base = _written_in(state)  # what the log held at the open, by the answers' numbers
-        self._written = _copy_of(self._base)  # what it holds
+        self._base = Written.of(state)  # what the log held at the open
+        self.written = self._base.copy()  # what it holds
         self._began = False  # our `started` stands in the log
         self._started: Started | None = None  # what it says, or will
         self.stated: Started | None = None  # what the log has of it
@@ -98,23 +76,14 @@ class Outbox:
         # The next one goes at once: also where somebody may have opened the request before and died of it,
         # since deaths are counted by `started`. (On Redis each request has its own epochs.)
         self._pressing = epoch > 1
-        self._unsent: dict[int, Unsent] = {}  # by the answers' numbers
+        self._unsent = Unsent()
         self._oldest = 0.0
-
-    @property
-    def num_logged(self) -> int:
-        """Tokens that the log holds, of all answers."""
-        return _count(self._written)
-
-    def written(self, choice: int = 0) -> Written:
-        """What the log holds of an answer."""
-        return self._written.get(choice) or Written()
 
     def mark(self, started: Started, now: float) -> None:
         """The log is to say at once who has the request, before its body is read: `started` without a
         fingerprint, that keeps all."""
         assert not started.fingerprint
-        assert started.kept == _count(self._base)
+        assert started.kept == self._base.num_tokens
         self.begin(started, now)
         self._pressing = True
 
@@ -122,9 +91,9 @@ class Outbox:
         """Takes `started` as the next thing to write, before any token. `kept` is all that the log holds, or
         0. `now`: seconds, any fixed clock."""
         assert started.epoch == self.epoch
-        assert started.kept in (0, _count(self._base))
+        assert started.kept in (0, self._base.num_tokens)
         assert not self._wire
-        self._written = _copy_of(self._base) if started.kept == _count(self._base) else {}
+        self.written = self._base.copy() if started.kept == self._base.num_tokens else Written()
         self._began, self._started, self._announce, self._oldest = False, started, True, now
 
     def restate(self, *, deaths: int, lone_deaths: int, alone: bool) -> None:
@@ -156,11 +125,7 @@ class Outbox:
             return
         if not self._has_something:
             self._oldest = now
-        unsent = self._unsent.setdefault(choice, Unsent())
-        unsent.token_ids.extend(token_ids)
-        unsent.pieces.append(text)
-        unsent.logprobs.extend(logprobs)
-        unsent.prompt_logprobs.extend(prompt_logprobs)
+        self._unsent.add(choice, token_ids, text, logprobs, prompt_logprobs)
 
     @property
     def empty(self) -> bool:
@@ -180,7 +145,7 @@ class Outbox:
         """
         if self._wire or not self._has_something:
             return None
-        if urgent or self._restate or self._pressing or self._num_unsent >= rules.tokens:
+        if urgent or self._restate or self._pressing or self._unsent.num_tokens >= rules.tokens:
             return float("-inf")
         is_first = self._announce or not self._first_sent
         return self._oldest + (rules.first_s if is_first else rules.seconds)
@@ -189,17 +154,15 @@ class Outbox:
         """Puts all that is unsent on the wire: at most one delta of each answer, a `started` before and one
         behind them."""
         assert not self._wire
-        events: list[Event] = []
-        if self._announce:
-            events.append(self._statement(self.num_logged))
-        events += self._deltas()
-        if self._restate and (self._unsent or not self._announce):
-            events.append(self._statement(self.num_logged + self._num_unsent))
-        if self._unsent:
+        num_logged = self.written.num_tokens
+        num_sent = num_logged + self._unsent.num_tokens
+        deltas = self._unsent.take(self.epoch, self.next_seq)
+        before = [self._statement(num_logged)] if self._announce else []
+        behind = [self._statement(num_sent)] if self._restate and (deltas or not self._announce) else []
+        if deltas:
             self._first_sent, self._pressing = True, self._restate
-        self._unsent = {}
         self._announce = self._restate = False
-        self._wire = tuple(events)
+        self._wire = (*before, *deltas, *behind)
         return self._wire
 
     def acknowledged(self) -> None:
@@ -213,9 +176,7 @@ class Outbox:
             case Started():
                 self._began, self.stated = True, event
             case Delta():
-                written = self._written.setdefault(event.choice, Written())
-                written.token_ids.extend(event.token_ids)
-                written.characters += len(event.text)
+                self.written.add(event)
                 self.next_seq = event.seq + 1
 
     def reopened(self, epoch: int, state: Fold, now_ms: int) -> bool:
@@ -228,8 +189,8 @@ class Outbox:
             self.acknowledged()
         else:
             self._put_back(state)
-        ours = self._written if self._began else self._base
-        if state.next_seq != self.next_seq or _tokens(_written_in(state)) != _tokens(ours):
+        ours = self.written if self._began else self._base
+        if state.next_seq != self.next_seq or not ours.has_same_tokens(Written.of(state)):
             return False
         self.epoch = epoch
         if self._started is not None:
@@ -240,30 +201,12 @@ class Outbox:
     def discard(self, epoch: int) -> None:
         """Forgets what is unsent: the log, held under `epoch` now, cannot be continued with it."""
         self.epoch = epoch
-        self._unsent, self._wire = {}, ()
+        self._unsent, self._wire = Unsent(), ()
         self._announce = self._restate = False
 
     @property
     def _has_something(self) -> bool:
         return self._announce or self._restate or bool(self._unsent)
-
-    @property
-    def _num_unsent(self) -> int:
-        return sum(len(unsent.token_ids) for unsent in self._unsent.values())
-
-    def _deltas(self) -> list[Delta]:
-        return [
-            Delta(
-                self.epoch,
-                seq,
-                tuple(unsent.token_ids),
-                "".join(unsent.pieces),
-                choice,
-                tuple(unsent.logprobs),
-                tuple(unsent.prompt_logprobs),
-            )
-            for seq, (choice, unsent) in enumerate(sorted(self._unsent.items()), start=self.next_seq)
-        ]
 
     def _statement(self, kept: int) -> Started:
         assert self._started is not None
@@ -290,26 +233,8 @@ class Outbox:
                 case Delta() if event.seq < state.next_seq:
                     self._landed(event)
                 case Delta():
-                    self._unsent.setdefault(event.choice, Unsent()).put_back(event)
+                    self._unsent.put_back(event)
         self._wire = ()
-
-
-def _written_in(state: Fold) -> dict[int, Written]:
-    answers = state.answers.items()
-    return {number: Written(list(answer.token_ids), len(answer.text)) for number, answer in answers}
-
-
-def _copy_of(written: dict[int, Written]) -> dict[int, Written]:
-    return {number: Written(list(one.token_ids), one.characters) for number, one in written.items()}
-
-
-def _count(written: dict[int, Written]) -> int:
-    return sum(len(one.token_ids) for one in written.values())
-
-
-def _tokens(written: dict[int, Written]) -> dict[int, list[int]]:
-    """Of answers that have any."""
-    return {number: one.token_ids for number, one in written.items() if one.token_ids}
 
 
 def _same(one: Started, other: Event) -> bool:

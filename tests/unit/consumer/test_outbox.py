@@ -328,13 +328,13 @@ def test_whatever_happens_to_appends_readers_see_each_token_once_and_no_death_is
     seen = fold(broker.log)
     assert outbox.empty
     assert seen.restarts == 0
-    assert seen.token_ids == outbox.written().token_ids == expected
+    assert seen.token_ids == outbox.written.token_ids(0) == expected
     assert [each.token for each in seen.logprobs] == expected
     shown = [int(number) for number in seen.text.replace("<", "").split(">")[:-1]]
     assert shown == [token for token in seen.token_ids if token in set(shown)]
     assert shown == sorted(set(shown))
     assert seen.next_seq == outbox.next_seq
-    assert outbox.written().characters == len(seen.text)
+    assert outbox.written.characters(0) == len(seen.text)
     assert seen.deaths.all == deaths + 1 if barren else seen.deaths.all <= 1
 
 
@@ -351,7 +351,8 @@ def test_each_answer_has_a_delta_of_its_own_and_all_of_them_count_for_a_checkpoi
     assert outbox.due_at(RULES, urgent=False) == AT_ONCE
     assert outbox.take() == (Delta(1, 1, (2, 3), "bc"), Delta(1, 2, (7, 8), "xy", 2))
     outbox.acknowledged()
-    assert (outbox.written(2).token_ids, outbox.written(2).characters, outbox.num_logged) == ([7, 8], 2, 5)
+    assert (outbox.written.token_ids(2), outbox.written.characters(2)) == ([7, 8], 2)
+    assert outbox.written.num_tokens == 5
     outbox.add([9], "z", 1.0, choice=2)
     outbox.restate(deaths=1, lone_deaths=0, alone=False)
     assert outbox.take()[-1] == structs.replace(started(1, kept=6), deaths=1)
@@ -395,7 +396,7 @@ def test_whatever_happens_to_appends_each_answer_has_its_own_tokens_once(
     assert outbox.empty
     for place in range(3):
         answer = seen.answers.get(place, Answer())
-        assert answer.token_ids == outbox.written(place).token_ids == expected.get(place, [])
+        assert answer.token_ids == outbox.written.token_ids(place) == expected.get(place, [])
         assert answer.text == "".join(f"{token};" for token in answer.token_ids)
-        assert outbox.written(place).characters == len(answer.text)
+        assert outbox.written.characters(place) == len(answer.text)
     assert seen.next_seq == outbox.next_seq
