@@ -14,7 +14,6 @@ with that error.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,6 +23,7 @@ from headrace.broker.contract import ConsumerSession, Serves
 from headrace.broker.events import Event
 from headrace.broker.message import Delivery
 from headrace.broker.names import Names
+from headrace.consumer.announcer import Announcer
 from headrace.consumer.broker_clock import BrokerClock
 from headrace.consumer.chunks import chunks_of
 from headrace.consumer.counters import Counters
@@ -94,10 +94,10 @@ class Worker:
         self._side = SideTasks()
         self._engine_ready: asyncio.Future[EngineInfo] = asyncio.get_running_loop().create_future()
         self._intake: Intake | None = None  # once the engine is ready
-        self._serves: asyncio.Queue[Serves] = asyncio.Queue()
         self._neighbours = Neighbours(parts.registry, settings.pool, settings.lanes, parts.clock)
         self._broker_clock = BrokerClock(parts.clock)
         self._outage = Outage(parts.clock)
+        self._announcer = Announcer(self._session, self._outage)
         rules = Checkpoints(settings.publish.checkpoint_tokens, settings.publish.checkpoint_s)
         self._publisher = Publisher(
             self._session,
@@ -131,7 +131,7 @@ class Worker:
         publisher = side.start_lasting(self._publisher.run(), "publisher")
         side.start_lasting(self._heartbeat(), "heartbeat")
         side.start_lasting(self._listen(), "cancellations")
-        side.start_lasting(self._announce(), "registry")
+        side.start_lasting(self._announcer.run(), "registry")
         pull = side.start(self._pull(), "pull loop")
         end = asyncio.create_task(self._drained(pull), name="drain")
         try:
@@ -236,21 +236,10 @@ class Worker:
             if (serving := self._by_position.get(delivery.position)) is not None:
                 serving.lost("its lease lapsed")
 
-    async def _announce(self) -> None:
-        """Tells the registry what is served here, and again when that changes."""
-        told: Serves | None = None
-        while True:
-            serves = await self._serves.get()
-            if serves != told:
-                await self._outage.insist(
-                    functools.partial(self._session.announce, serves), "the announcement"
-                )
-                told = serves
-
     def _ready(self, info: EngineInfo, engine: EngineHandle) -> None:
         if not self._engine_ready.done():
             self._engine_ready.set_result(info)
-        self._serves.put_nowait(Serves(tuple(served_names(self._settings, info)), info.max_batch_size))
+        self._announcer.tell(Serves(tuple(served_names(self._settings, info)), info.max_batch_size))
         self._parts.on_ready(info, engine)
 
     def _received(self, flight: InFlight) -> None:
