@@ -10,7 +10,7 @@ from tests.faults.brokers import Valkey
 from tests.faults.harness import run_scenario
 from tests.faults.scenarios.table import EVERYTHING_KILLED
 
-ROUNDS = 4  # of 6 kills each
+ROUNDS = 3  # of 6 kills each
 
 
 @pytest.mark.slow

@@ -148,12 +148,12 @@ def test_a_bias_behind_a_sum_is_added_by_one_rank() -> None:
 
 
 def test_a_folder_is_read_by_parts(tmp_path: Path) -> None:
-    tensors = {"matrix": torch.randn(7, 9), "vector": torch.randn(9)}
+    tensors = {"model.matrix": torch.randn(7, 9), "model.vector": torch.randn(9)}
     save_file(tensors, tmp_path / "model.safetensors")
     folder = SafetensorsFolder(tmp_path)
-    assert torch.equal(folder.read_span("matrix", 0, range(2, 5)), tensors["matrix"][2:5])
-    assert torch.equal(folder.read_span("matrix", 1, range(3, 9)), tensors["matrix"][:, 3:9])
-    assert torch.equal(folder.read_span("vector", 0, range(4)), tensors["vector"][:4])
+    assert torch.equal(folder.read_span("model.matrix", 0, range(2, 5)), tensors["model.matrix"][2:5])
+    assert torch.equal(folder.read_span("model.matrix", 1, range(3, 9)), tensors["model.matrix"][:, 3:9])
+    assert torch.equal(folder.read_span("model.vector", 0, range(4)), tensors["model.vector"][:4])
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
