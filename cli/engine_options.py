@@ -107,7 +107,8 @@ def engine_config(options: Mapping[str, Any]) -> EngineConfig:
     except ValidationError as error:
         [first, *_] = error.errors()
         name = "_".join(str(part) for part in first["loc"])
-        raise Mistake(f"{_flag(name)}: {first['msg']}, not {first['input']!r}") from error
+        words = first["msg"].removeprefix("Value error, ")  # how pydantic begins the words of others
+        raise Mistake(f"{_flag(name)}: {words}, not {first['input']!r}") from error
 
 
 def engine_arguments(config: EngineConfig) -> list[str]:

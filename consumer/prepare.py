@@ -38,8 +38,8 @@ MOST_SCORES = 1 << 16  # of a prompt
 CHARACTERS_PER_TOKEN = 512  # far above what the longest tokens of usual vocabularies hold, runs of spaces
 
 NO_TOOLS = (
-    "tools cannot be used with this model: its chat template knows none, or shows no form of calls that is "
-    "known here (the operator can name one by --tool-call-format)"
+    "tools cannot be used with this model: its chat template takes none, or takes them and shows no form of "
+    "calls that is known here (in that case the operator can name one by --tool-call-format)"
 )
 
 

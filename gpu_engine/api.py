@@ -200,6 +200,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     accepted_tokens: int = 0
 
 
+class EngineLost(Exception):
+    """An engine cannot go on for a reason outside of it; the text is a sentence."""
+
+
 class Engine(Protocol):
     """A continuous-batching engine, driven by its owner one step at a time; not thread-safe."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import signal
+import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeAlias
@@ -19,6 +20,7 @@ from headrace.gpu_engine.api import (
     Abort,
     Add,
     CountingEngine,
+    EngineLost,
     FromEngine,
     Output,
     Ready,
@@ -48,8 +50,9 @@ def run_engine(
     makes the engine from it.
 
     Sends Ready or Unusable, then serves `connection` until Shutdown or until the other end is gone. An
-    exception in a step ends the process with a traceback on stderr and a non-zero exit code. Ctrl-C reaches
-    the whole process group and is ignored: the consumer decides when to end.
+    exception in a step ends the process with a traceback on stderr and a non-zero exit code; EngineLost with
+    its sentence alone. Ctrl-C reaches the whole process group and is ignored: the consumer decides when to
+    end.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
@@ -68,8 +71,12 @@ def run_engine(
 def serve(engine: CountingEngine, connection: Pipe) -> None:
     """Drives `engine` for the process at the other end, until Shutdown or until that end is closed."""
     host = EngineHost(engine, connection)
-    while host.hear() and host.step_and_tell():
-        pass
+    try:
+        while host.hear() and host.step_and_tell():
+            pass
+    except EngineLost as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 class EngineHost:

@@ -17,6 +17,15 @@ from headrace.broker.lines.request import Embedding, ParsedRequest, Sampling
 MAX_INPUTS = 2048
 MAX_DIMENSIONS = 1 << 20
 FORMATS = ("float", "base64")
+OF_ANSWERS = {
+    *("max_tokens", "max_completion_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed"),
+    *("n", "best_of", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "bad_words"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "skip_special_tokens"),
+    *("logprobs", "top_logprobs", "prompt_logprobs", "echo", "suffix", "response_format", "grammar"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+    *("tools", "tool_choice", "parallel_tool_calls"),
+}
+"""Parameters that ask for something of an answer."""
 
 
 def parse_embedding(custom_id: str | None, model: str | None, body: Mapping[str, object]) -> ParsedRequest:
@@ -26,6 +35,9 @@ def parse_embedding(custom_id: str | None, model: str | None, body: Mapping[str,
 
 
 def _read_embedding(body: Mapping[str, object]) -> Embedding:
+    for name in body.keys() & OF_ANSWERS:
+        if body[name] is not None:
+            raise invalid(name, "is of no meaning for embeddings, which have no answer: leave it out")
     encoding = body.get("encoding_format")
     if encoding not in (None, *FORMATS):
         raise invalid("encoding_format", f"must be one of {', '.join(FORMATS)}, not {shown(encoding)}")

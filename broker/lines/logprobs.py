@@ -8,7 +8,8 @@ for each token; `rank` is null for one that is not among the likeliest. Of an ec
 those of the completion; the first token has null.
 
 `bytes` is null where a token is only a part of a character, which has no text of its own. Tokens that look
-the same (two halves of characters) are one entry in a completion's `top_logprobs`, the likelier one.
+the same (two halves of characters) are one entry in a completion's `top_logprobs`: the chosen one, or else
+the likeliest.
 """
 
 from __future__ import annotations
@@ -92,6 +93,6 @@ def _entry(text: str, logprob: float) -> dict[str, object]:
 def _by_text(score: TokenLogprobs, spell: Spell) -> dict[str, float]:
     """The chosen token is among them, likely or not, as in the API."""
     best: dict[str, float] = {}
-    for token, logprob in (*score.top, (score.token, score.logprob)):
+    for token, logprob in score.top:
         best.setdefault(spell(token), logprob)
-    return best
+    return best | {spell(score.token): score.logprob}

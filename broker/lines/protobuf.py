@@ -73,7 +73,8 @@ def _body(message: pb.InferenceRequest) -> dict[str, object]:
     for name in ("stop", "bad_words", "stop_token_ids"):
         body[name] = list(getattr(sampling, name))
     body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
-    body |= _grammar_body(sampling.grammar)
+    if sampling.HasField("grammar"):
+        body |= _grammar_body(sampling.grammar)
     if message.WhichOneof("input") == "chat" and "logprobs" in body:
         body |= {"logprobs": True, "top_logprobs": sampling.logprobs}
     body["model"] = message.model
@@ -149,7 +150,7 @@ def _grammar_body(grammar: pb.Grammar) -> dict[str, object]:
             return {"guided_choice": list(grammar.choice.texts)}
         case "lark":
             return {"guided_grammar": grammar.lark}
-    return {}
+    raise invalid("grammar", "must have one of json_schema, regex, choice and lark")
 
 
 def _sampling_message(sampling: Sampling) -> pb.SamplingParams:

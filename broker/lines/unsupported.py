@@ -66,7 +66,8 @@ def refuse_unsupported(endpoint: str, body: Mapping[str, object]) -> None:
     if body.get("stream") not in (None, False):
         raise Refused(
             "streaming_unsupported",
-            "stream must be false here: queued answers arrive whole (use the gateway to stream)",
+            "stream must be false in a body: queued answers arrive whole (to stream, use the gateway, or the "
+            "message's own field `stream` with `reply-to`)",
             "stream",
         )
     known = NEUTRAL[endpoint]

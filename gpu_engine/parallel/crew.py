@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from headrace.gpu_engine.api import EngineLost
 from headrace.gpu_engine.models.errors import ModelError, one_line
 from headrace.gpu_engine.parallel.messages import Failed, FromWorker, ToWorker, decode_answer, encode
 from headrace.gpu_engine.parallel.worker import Pipe
@@ -18,7 +19,7 @@ CLOSE_S: Final = 5.0
 """How long a worker may take to end by itself."""
 
 
-class RanksLost(Exception):
+class RanksLost(EngineLost):
     """Another rank is gone or silent, and the engine cannot go on; the text is a sentence."""
 
 

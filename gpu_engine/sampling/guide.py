@@ -205,7 +205,8 @@ class Masks:
         for guide in guides:
             guide.catch_up()
         usable = [(guide.matcher, i) for i, guide in enumerate(guides) if not guide.matcher.is_error()]
-        fill_next_token_bitmask_par(self._executor, usable, bits)
+        if usable:  # llguidance takes no empty list
+            fill_next_token_bitmask_par(self._executor, usable, bits)
         return np.unpackbits(bits.view(np.uint8), axis=1, count=vocab_size, bitorder="little").view(np.bool_)
 
 
@@ -231,7 +232,8 @@ def _check_json(schema: str) -> str:
 
 
 def _choice(choices: Sequence[str]) -> str:
-    return "start: " + " | ".join(json.dumps(choice) for choice in choices)
+    """One terminal, for the lexer: as rules, a few thousand choices are more than the parser holds."""
+    return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(choice) for choice in choices)
 
 
 def _first_lines(complaint: str) -> str:

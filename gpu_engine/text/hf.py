@@ -89,7 +89,9 @@ class HfTokenizer:
                 "Tools cannot be used: the model's chat template knows none, or shows no form of calls that "
                 "is known here; leave them out, or let the engine's tool_call_format name the form."
             )
-        text = self._render(plain_messages(messages), list(tools) or None)
+        plain = plain_messages(messages)
+        self._check_calls(plain)
+        text = self._render(plain, list(tools) or None)
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -101,6 +103,15 @@ class HfTokenizer:
     def verbatim(self) -> Decoder:
         """For text in which special tokens show."""
         return self._verbatim
+
+    def _check_calls(self, messages: Sequence[Mapping[str, object]]) -> None:
+        """A template that knows nothing of calls would leave them out in silence."""
+        index = next((index for index, message in enumerate(messages) if message.get("tool_calls")), None)
+        if index is not None and "tool_calls" not in str(self._tokenizer.chat_template):
+            raise TextError(
+                f"Message {index} has `tool_calls`, which the model's chat template would leave out; write "
+                "them into its `content`, or use a model that calls tools."
+            )
 
     def _render(self, messages: list[dict[str, object]], tools: list[Mapping[str, object]] | None) -> str:
         if self._tokenizer.chat_template is None:

@@ -20,6 +20,7 @@ from headrace.gpu_engine.api import (
     Abort,
     Add,
     CountingEngine,
+    EngineLost,
     FromEngine,
     Output,
     Ready,
@@ -31,7 +32,7 @@ from headrace.gpu_engine.api import (
 )
 from headrace.gpu_engine.codec import decode_command, decode_message, encode_message
 from headrace.gpu_engine.config import EngineConfig
-from headrace.gpu_engine.host import EngineHost, run_engine
+from headrace.gpu_engine.host import EngineHost, run_engine, serve
 from headrace.gpu_engine.sim import SimEngine, expected_answer
 from headrace.gpu_engine.text.sim import SimTokenizer
 from tests.unit.engine_host.fakes import GREEDY, request, sim_engine, tokens_of
@@ -158,6 +159,19 @@ def test_an_exception_in_a_step_is_not_swallowed() -> None:
     assert ends.host.hear()
     with pytest.raises(RuntimeError, match="broken"):
         ends.host.step_and_tell()
+
+
+def test_an_engine_that_is_lost_ends_its_process_with_a_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    class Lost(SimEngine):
+        def step(self) -> list[Output]:
+            raise EngineLost("A rank is gone.")
+
+    mine, theirs = multiprocessing.Pipe(duplex=True)
+    mine.send_bytes(encode_message(Add(request=request("r"))))
+    with pytest.raises(SystemExit) as ended:
+        serve(Lost(EngineConfig(engine="sim")), theirs)
+    assert ended.value.code == 1
+    assert capfd.readouterr().err == "A rank is gone.\n"
 
 
 # --------------------------------------------------------------------------------------------- the process

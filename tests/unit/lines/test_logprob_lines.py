@@ -34,7 +34,7 @@ def test_a_completion_tells_columns_and_the_chosen_token_is_always_among_the_lik
         "token_logprobs": [-0.1, -0.5, -9.0],
         "top_logprobs": [
             {"Hé": -0.1, " you": -3.0},
-            {"\ufffd": -0.2},
+            {"\ufffd": -0.5},
             {"Hé": -0.3, " you": -9.0},
         ],
         "text_offset": [0, 2, 3],
@@ -52,7 +52,7 @@ def test_of_an_echoed_prompt_the_scores_stand_before_the_answers_and_the_first_t
     assert told == {
         "tokens": [" you", "H\u00e9", "\ufffd", " you"],
         "token_logprobs": [None, -0.1, -0.5, -9.0],
-        "top_logprobs": [None, {"H\u00e9": -0.1}, {"\ufffd": -0.2}, {"H\u00e9": -0.3, " you": -9.0}],
+        "top_logprobs": [None, {"H\u00e9": -0.1}, {"\ufffd": -0.5}, {"H\u00e9": -0.3, " you": -9.0}],
         "text_offset": [0, 4, 6, 7],
     }
 

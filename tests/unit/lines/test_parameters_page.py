@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.lines.openai import CHAT, COMPLETIONS, Endpoint, parse_body
+from headrace.broker.lines.openai import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, parse_body
 from headrace.broker.lines.refused import Refused
 from headrace.broker.lines.request import ParsedRequest, Sampling
 from headrace.gpu_engine.api import SamplingParams
@@ -53,6 +53,7 @@ ASKING: dict[str, object] = {
     "structured_outputs": {"regex": "x"},
     "grammar": "x",
 }
+TOOLS = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
 
 
 def table() -> dict[str, list[bool]]:
@@ -67,6 +68,15 @@ def test_the_page_names_every_parameter_of_a_body_and_of_the_python_interface() 
     names = {*Sampling.__struct_fields__, *SamplingParams.__struct_fields__}
     assert names <= table().keys() == ASKING.keys()
     assert all(f"`{name}`" in PAGE for name in ("input", "encoding_format", "dimensions"))
+
+
+@pytest.mark.parametrize("name", [*ASKING, *TOOLS, "suffix"])
+def test_embeddings_refuse_by_name_what_asks_for_something_of_an_answer(name: str) -> None:
+    body = {"input": "Hi", name: (ASKING | TOOLS | {"suffix": "x"})[name]}
+    with pytest.raises(Refused) as refused:
+        parse_body(EMBEDDINGS, None, body)
+    assert refused.value.param == name
+    assert parse_body(EMBEDDINGS, None, body | {name: None}).embedding is not None
 
 
 @pytest.mark.parametrize("name", ASKING)

@@ -172,3 +172,10 @@ def test_a_message_of_an_unknown_content_type_is_unreadable() -> None:
     assert isinstance(error, LineError)
     assert error.unreadable
     assert "text/csv" in error.message
+
+
+def test_a_grammar_of_no_kind_is_refused_by_name() -> None:
+    message = pb.InferenceRequest(prompt="Hi", sampling_params=pb.SamplingParams(grammar=pb.Grammar()))
+    error = parse_protobuf(message.SerializeToString())
+    assert isinstance(error, LineError)
+    assert error.param == "grammar"

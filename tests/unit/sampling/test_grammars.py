@@ -13,7 +13,7 @@ import pytest
 
 from headrace.gpu_engine.api import EngineError, EngineRequest, Grammar, SamplingParams
 from headrace.gpu_engine.sampling.controls import Controls
-from headrace.gpu_engine.sampling.guide import GrammarError, GuideMaker
+from headrace.gpu_engine.sampling.guide import GrammarError, GuideMaker, Masks
 from headrace.gpu_engine.sampling.known import KnownTokens
 from headrace.gpu_engine.sampling.shape import ShapedSampler
 from tests.unit.engine.fakes import EOS, Bench, request
@@ -94,6 +94,25 @@ def test_an_answer_under_a_lark_grammar_is_of_its_language() -> None:
 def test_a_choice_of_ten_thousand_is_not_too_much() -> None:
     grammar = Grammar(kind="json_schema", source=json.dumps({"enum": [f"label {i}" for i in range(10_000)]}))
     assert json.loads(text_of(answer_under(grammar, 1))).startswith("label ")
+
+
+@pytest.mark.parametrize("count", [2_500, 30_000])
+def test_thousands_of_choices_are_not_too_many(count: int) -> None:
+    grammar = Grammar(kind="choice", choices=tuple(f"c{i}" for i in range(count)))
+    assert text_of(answer_under(grammar, 1)) in grammar.choices
+
+
+def test_a_choice_that_begins_another_may_end_there_or_go_on() -> None:
+    grammar = Grammar(kind="choice", choices=("a", "ab", "abab"))
+    assert {text_of(answer_under(grammar, seed)) for seed in range(12)} == {*grammar.choices}
+
+
+def test_rows_whose_guides_have_all_failed_have_masks_too() -> None:
+    tokens: list[int] = []
+    guide = MAKER.make(Grammar(kind="regex", source="ab"), KnownTokens(tokens, 0))
+    tokens += BACKEND.encode("x").ids
+    assert Masks().compute([guide], VOCAB).all()
+    assert guide.failure is not None
 
 
 def test_the_end_token_comes_only_where_the_grammar_may_end_and_then_nothing_else() -> None:

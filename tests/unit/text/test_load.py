@@ -180,6 +180,12 @@ def test_calls_in_a_conversation_that_are_none_are_named(mistral: Tokenizer, cal
         mistral.encode_chat([{"role": "assistant", "content": "", "tool_calls": calls}])
 
 
+def test_calls_that_a_template_would_leave_out_are_refused(smollm: Tokenizer) -> None:
+    call = {"id": "a", "function": {"name": "weather", "arguments": "{}"}}
+    with pytest.raises(TextError, match="Message 1 has `tool_calls`, which the model's chat template would"):
+        smollm.encode_chat([*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}])
+
+
 def test_tools_for_a_model_whose_template_knows_none_are_refused(smollm: Tokenizer, folder: Path) -> None:
     assert smollm.call_format is None
     told_so = load_tokenizer(str(folder), tool_call_format="hermes")
