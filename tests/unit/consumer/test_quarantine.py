@@ -63,6 +63,7 @@ async def test_one_death_makes_no_suspect() -> None:
         past(rig, "a", deaths=0)
         rig.publish(delivery("a"), delivery("b"))
         await rig.engine.get(2)
+        await eventually(lambda: len(rig.session.starts("a")) == 2)
         assert not rig.session.starts("a")[1].alone
 
 
