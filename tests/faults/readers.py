@@ -63,12 +63,14 @@ class Ask:
 @dataclass(slots=True)
 class Reader:
     """Watches one answer to its end. `targets`: the gateways there are, asked anew at every attachment.
-    `on_event`: called with each event, before the next one is read; it may take its time."""
+    `on_event`: called with each event, before the next one is read; it may take its time. `too_late`: its
+    deadline passed before a gateway said that it was accepted, so that nobody knows whether it was."""
 
     ask: Ask
     targets: Callable[[], Sequence[str]]
     on_event: Callable[[Shown], Awaitable[None]] | None = None
     accepted: bool = False
+    too_late: bool = False
     attachments: int = 0
     cursor: str = ""
     shown: list[Shown] = field(default_factory=list)
@@ -86,10 +88,10 @@ class Reader:
         return Transcript(self.ask.request_id, tuple(self.shown), left=not self.ended)
 
     async def read(self) -> None:
-        """Until the terminal event; raises TimeoutError where none comes."""
+        """Until the terminal event, or until it is too late to ask. Raises TimeoutError."""
         request = self.ask.message()
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            while not self.ended:
+            while not (self.ended or self.too_late):
                 targets = self.targets()
                 target = targets[self.attachments % len(targets)]
                 self.attachments += 1
@@ -106,7 +108,8 @@ class Reader:
                     generate = pb.GenerateRequest(request=request, cancel_on_disconnect=False)
                     await self._read_all(stub.Generate(generate))
             except grpc.aio.AioRpcError as error:
-                if error.code() not in _PASSING:
+                self.too_late = self.ask.deadline_s is not None and _is_too_late(error) and not self.accepted
+                if error.code() not in _PASSING and not self.too_late:
                     raise
                 await asyncio.sleep(_AGAIN_S)
 
@@ -141,3 +144,7 @@ def _shown(kind: Kind, event: pb.StreamEvent) -> Shown:
         consumer=event.started.consumer,
         at_s=time.monotonic(),
     )
+
+
+def _is_too_late(error: grpc.aio.AioRpcError) -> bool:
+    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -156,7 +156,8 @@ class Run:
         place = len(self.record.accepted)
         self.record.accepted.append(Accepted(request_id, answer, ends, lane=lane, certain=False))
         await reader.read()
-        self.record.accepted[place] = Accepted(request_id, answer, ends, lane=lane)
+        if not reader.too_late:
+            self.record.accepted[place] = Accepted(request_id, answer, ends, lane=lane)
         return reader
 
     async def publish(
