@@ -123,6 +123,12 @@ class EngineError(msgspec.Struct, frozen=True, kw_only=True):
     param: str = ""
 
 
+def id_in_use(request_id: str) -> EngineError:
+    """Why a request is refused whose id an unfinished one has."""
+    message = f"Request {request_id} is in the engine already; wait for its last output."
+    return EngineError(code="invalid_request", message=message, param="id")
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """What one step brought for one request.
 

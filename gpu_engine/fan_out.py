@@ -21,44 +21,24 @@ import msgspec
 from headrace.gpu_engine.api import (
     CountingEngine,
     EngineError,
-    EngineInfo,
     EngineRequest,
-    EngineStats,
     Output,
     SamplingParams,
+    id_in_use,
 )
+from headrace.gpu_engine.around import EngineAround, member_id
 from headrace.gpu_engine.best_of import BestOf
 from headrace.gpu_engine.sampling.check import check_params
 from headrace.gpu_engine.sampling.noise import derive_seed
 
 
-class FanOut:
+class FanOut(EngineAround[CountingEngine]):
     """Implements `Engine` over another one. Requests for a single answer pass through untouched."""
 
     def __init__(self, engine: CountingEngine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._families: dict[str, _Family] = {}
-        self._members: dict[str, _Family] = {}
-
-    @property
-    def info(self) -> EngineInfo:
-        return self._engine.info
-
-    @property
-    def has_work(self) -> bool:
-        return self._engine.has_work
-
-    @property
-    def num_running(self) -> int:
-        return self._engine.num_running
-
-    @property
-    def num_waiting(self) -> int:
-        return self._engine.num_waiting
-
-    @property
-    def stats(self) -> EngineStats:
-        return self._engine.stats
+        self._members: dict[str, tuple[_Family, int]] = {}
 
     def add(self, request: EngineRequest) -> EngineError | None:
         if _count(request.params) == 1 and request.id not in self._families:
@@ -70,7 +50,7 @@ class FanOut:
         error = self._engine.add(family.member(0))
         if error is None:
             self._families[request.id] = family
-            self._members[family.name(0)] = family
+            self._members[family.name(0)] = family, 0
         return error
 
     def abort(self, request_id: str) -> None:
@@ -86,15 +66,14 @@ class FanOut:
 
     def _refuse(self, request: EngineRequest) -> EngineError | None:
         if request.id in self._families:
-            message = f"Request {request.id} is in the engine already; wait for its last output."
-            return EngineError(code="invalid_request", message=message, param="id")
+            return id_in_use(request.id)
         return check_params(request.params) or _check_outputs(request)
 
     def _tell(self, output: Output) -> Iterable[Output]:
-        family = self._members.get(output.id)
-        if family is None:
+        if output.id not in self._members:
             return [output]
-        outputs = [family.rename(output)]
+        family, index = self._members[output.id]
+        outputs = [family.rename(output, index)]
         if family.is_waiting:
             outputs += self._let_join(family, output)
         for ended in [one.index for one in outputs if _is_last(one)]:
@@ -115,7 +94,7 @@ class FanOut:
         for index in others:
             error = self._engine.add(family.member(index))
             if error is None:
-                self._members[family.name(index)] = family
+                self._members[family.name(index)] = family, index
             else:
                 ends.append(Output(id=family.request.id, index=index, error=error))
         return ends
@@ -137,8 +116,8 @@ class _Family:
         return [self.name(index) for index in range(self.count)]
 
     def name(self, index: int) -> str:
-        """The id of an answer in the inner engine, which no request's own id is."""
-        return f"{self.request.id}\0{index}"
+        """The id of an answer in the inner engine."""
+        return member_id(self.request.id, index)
 
     def member(self, index: int) -> EngineRequest:
         """What asks the inner engine for answer number `index`. Only the first tells of the prompt."""
@@ -156,9 +135,7 @@ class _Family:
             other_outputs=[],
         )
 
-    def rename(self, output: Output, index: int | None = None) -> Output:
-        if index is None:
-            index = int(output.id.rpartition("\0")[2])
+    def rename(self, output: Output, index: int) -> Output:
         return msgspec.structs.replace(output, id=self.request.id, index=index)
 
     def choose(self, outputs: list[Output]) -> Iterable[Output]:

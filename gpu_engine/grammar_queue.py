@@ -20,12 +20,13 @@ from msgspec import structs
 from headrace.gpu_engine.api import (
     CountingEngine,
     EngineError,
-    EngineInfo,
     EngineRequest,
     EngineStats,
     Grammar,
     Output,
+    id_in_use,
 )
+from headrace.gpu_engine.around import EngineAround
 from headrace.gpu_engine.sampling.compiling import Job, Jobs
 from headrace.gpu_engine.sampling.guide import Compiled, Content, GrammarError, content_of
 
@@ -61,7 +62,7 @@ class _Waiter:
     job: Job[Compiled]
 
 
-class GrammarQueue:
+class GrammarQueue(EngineAround[CheckingEngine]):
     """Implements `Engine` over another one, which makes its guides by `grammars`. `clock`: seconds."""
 
     def __init__(
@@ -71,7 +72,7 @@ class GrammarQueue:
         jobs: Jobs[Compiled] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._grammars = grammars
         self._clock = clock
         self._jobs = jobs or Jobs(clock)
@@ -80,16 +81,8 @@ class GrammarQueue:
         self._ended: list[Output] = []
 
     @property
-    def info(self) -> EngineInfo:
-        return self._engine.info
-
-    @property
     def has_work(self) -> bool:
         return bool(self._waiting or self._ended) or self._engine.has_work
-
-    @property
-    def num_running(self) -> int:
-        return self._engine.num_running
 
     @property
     def num_waiting(self) -> int:
@@ -102,8 +95,7 @@ class GrammarQueue:
     def add(self, request: EngineRequest) -> EngineError | None:
         grammar = request.params.grammar
         if request.id in self._waiting:
-            message = f"Request {request.id} is in the engine already; wait for its last output."
-            return EngineError(code="invalid_request", message=message, param="id")
+            return id_in_use(request.id)
         if grammar is None or self._grammars.knows(grammar):
             return self._engine.add(request)
         error = self._engine.check(request)

@@ -24,6 +24,7 @@ from headrace.gpu_engine.api import (
     EngineStats,
     Output,
     SamplingParams,
+    id_in_use,
 )
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.embedding.check import check_embed
@@ -179,8 +180,7 @@ class SimEngine:
 
     def add(self, request: EngineRequest) -> EngineError | None:
         if any(request.id in place for place in (self._running, self._waiting, self._ended)):
-            message = f"Request {request.id} is in the engine already; wait for its last output."
-            return EngineError(code="invalid_request", message=message, param="id")
+            return id_in_use(request.id)
         error = self._limits.check(request) or check_embed(request, SIZE) or _refuse(request.params)
         error = error or check_adapter(request.adapter, self._info.adapters)
         if error is not None:

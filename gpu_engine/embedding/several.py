@@ -12,52 +12,25 @@ from typing import Final
 
 import msgspec
 
-from headrace.gpu_engine.api import (
-    CountingEngine,
-    EngineError,
-    EngineInfo,
-    EngineRequest,
-    EngineStats,
-    Output,
-)
+from headrace.gpu_engine.api import CountingEngine, EngineError, EngineRequest, Output, id_in_use
+from headrace.gpu_engine.around import EngineAround, member_id
 
 MOST_NUMBERS: Final = 1 << 19
 """Of all vectors of one request: what they go through on their way, such as a line, is bounded."""
 
 
-class SeveralTexts:
+class SeveralTexts(EngineAround[CountingEngine]):
     """Implements `Engine` over another one. What is no request for several vectors passes untouched."""
 
     def __init__(self, engine: CountingEngine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._open: dict[str, set[int]] = {}
         self._members: dict[str, tuple[str, int]] = {}
         self._refused: set[str] = set()
 
-    @property
-    def info(self) -> EngineInfo:
-        return self._engine.info
-
-    @property
-    def has_work(self) -> bool:
-        return self._engine.has_work
-
-    @property
-    def num_running(self) -> int:
-        return self._engine.num_running
-
-    @property
-    def num_waiting(self) -> int:
-        return self._engine.num_waiting
-
-    @property
-    def stats(self) -> EngineStats:
-        return self._engine.stats
-
     def add(self, request: EngineRequest) -> EngineError | None:
         if request.id in self._open:
-            message = f"Request {request.id} is in the engine already; wait for its last output."
-            return EngineError(code="invalid_request", message=message, param="id")
+            return id_in_use(request.id)
         if request.embed is None or not request.embed.others:
             return self._engine.add(request)
         members = _members(request)
@@ -72,7 +45,7 @@ class SeveralTexts:
             self._engine.abort(request_id)
             return
         for index in self._open[request_id]:
-            self._engine.abort(_name(request_id, index))
+            self._engine.abort(member_id(request_id, index))
 
     def step(self) -> list[Output]:
         outputs = self._engine.step()
@@ -112,14 +85,9 @@ def _members(request: EngineRequest) -> list[EngineRequest]:
     alone = msgspec.structs.replace(request.embed, others=[])
     texts = [request.prompt_ids, *request.embed.others]
     return [
-        msgspec.structs.replace(request, id=_name(request.id, index), prompt_ids=ids, embed=alone)
+        msgspec.structs.replace(request, id=member_id(request.id, index), prompt_ids=ids, embed=alone)
         for index, ids in enumerate(texts)
     ]
-
-
-def _name(request_id: str, index: int) -> str:
-    """Which no request's own id is."""
-    return f"{request_id}\0{index}"
 
 
 def _too_many(request: EngineRequest, size: int) -> EngineError | None:
