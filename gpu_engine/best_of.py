@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.gpu_engine.api import Output, SamplingParams
+from headrace.gpu_engine.api import EngineError, Output, SamplingParams
 
 
 class BestOf:
@@ -18,6 +18,13 @@ class BestOf:
     def scored(self, params: SamplingParams) -> SamplingParams:
         """The parameters under which an answer can be ranked."""
         return params if self._tells_logprobs else msgspec.structs.replace(params, logprobs=0)
+
+    def explain(self, error: EngineError) -> EngineError:
+        """Why what is `scored` was refused, by the name of what was asked for."""
+        if self._tells_logprobs or error.param != "logprobs":
+            return error
+        message = "best_of ranks by log probabilities, which this engine does not have; leave it out."
+        return msgspec.structs.replace(error, message=message, param="best_of")
 
     def take(self, outputs: list[Output], *, all_ended: bool) -> list[Output]:
         """The `n` best, each whole, with the last outputs; before, nothing."""

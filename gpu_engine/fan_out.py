@@ -48,10 +48,11 @@ class FanOut(EngineAround[CountingEngine]):
             return error
         family = _Family(request)
         error = self._engine.add(family.member(0))
-        if error is None:
-            self._families[request.id] = family
-            self._members[family.name(0)] = family, 0
-        return error
+        if error is not None:
+            return family.explain(error)
+        self._families[request.id] = family
+        self._members[family.name(0)] = family, 0
+        return None
 
     def abort(self, request_id: str) -> None:
         family = self._families.get(request_id)
@@ -137,6 +138,10 @@ class _Family:
 
     def rename(self, output: Output, index: int) -> Output:
         return msgspec.structs.replace(output, id=self.request.id, index=index)
+
+    def explain(self, error: EngineError) -> EngineError:
+        """Why a member was refused, in terms of the request."""
+        return error if self._best is None else self._best.explain(error)
 
     def choose(self, outputs: list[Output]) -> Iterable[Output]:
         """What the user sees of these outputs."""

@@ -310,11 +310,12 @@ class SimEngine:
 
 def _refuse(params: SamplingParams) -> EngineError | None:
     """What a promise about the answer's form is that words made by hashing cannot keep."""
-    for name in ("grammar", "logprobs", "prompt_logprobs"):
-        if getattr(params, name) is not None:
-            message = f"The simulated engine has no {name}; leave it out."
-            return EngineError(code="invalid_request", message=message, param=name)
-    return None
+    lacking = [] if params.grammar is None else [params.grammar.param]
+    lacking += [name for name in ("logprobs", "prompt_logprobs") if getattr(params, name) is not None]
+    if not lacking:
+        return None
+    message = f"The simulated engine has no {lacking[0]}; leave it out."
+    return EngineError(code="invalid_request", message=message, param=lacking[0])
 
 
 def _limits(config: EngineConfig, vocab_size: int) -> Limits:

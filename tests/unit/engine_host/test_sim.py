@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.gpu_engine.api import SamplingParams
+from headrace.gpu_engine.api import Grammar, SamplingParams
 from headrace.gpu_engine.config import EngineConfig, SimConfig
+from headrace.gpu_engine.fan_out import FanOut
 from headrace.gpu_engine.sim import SimEngine, expected_answer
 from headrace.gpu_engine.text.sim import SimTokenizer
 from tests.unit.engine_host.fakes import (
@@ -386,6 +387,30 @@ def test_a_duplicate_of_an_unfinished_id_is_refused_and_the_first_goes_on() -> N
 )
 def test_parameters_that_a_real_engine_refuses_are_refused(params: SamplingParams) -> None:
     assert sim_engine().add(request("r", params=params)) is not None
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        (SamplingParams(logprobs=0), "logprobs"),
+        (SamplingParams(prompt_logprobs=0), "prompt_logprobs"),
+        (
+            SamplingParams(grammar=Grammar(kind="regex", source="a", param="response_format")),
+            "response_format",
+        ),
+        (SamplingParams(best_of=2), "best_of"),
+        (SamplingParams(best_of=2, logprobs=0), "logprobs"),
+    ],
+)
+def test_what_it_does_not_have_is_refused_by_the_name_of_what_was_asked_for(
+    params: SamplingParams, param: str
+) -> None:
+    engine = FanOut(sim_engine())
+    error = engine.add(request("r", params=params))
+    assert error is not None
+    assert error.param == param
+    assert param in error.message
+    assert not engine.has_work
 
 
 # ------------------------------------------------------------------------------------ failures on purpose
