@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from struct import unpack
 
-from headrace.broker.lines.parameters import MAX_TOKEN_ID, read_integer
+from headrace.broker.lines.parameters import read_integer
 from headrace.broker.lines.refused import invalid, missing, shown, type_name
 from headrace.broker.lines.request import Embedding, ParsedRequest, Sampling
+from headrace.broker.lines.values import to_token_ids
 
 MAX_INPUTS = 2048
 MAX_DIMENSIONS = 1 << 20
@@ -35,8 +36,8 @@ def parse_embedding(custom_id: str | None, model: str | None, body: Mapping[str,
 
 
 def _read_embedding(body: Mapping[str, object]) -> Embedding:
-    for name in body.keys() & OF_ANSWERS:
-        if body[name] is not None:
+    for name, value in body.items():
+        if name in OF_ANSWERS and value is not None:
             raise invalid(name, "is of no meaning for embeddings, which have no answer: leave it out")
     encoding = body.get("encoding_format")
     if encoding not in (None, *FORMATS):
@@ -65,7 +66,7 @@ def _inputs(value: object) -> tuple[str | tuple[int, ...], ...]:
     if not value:
         raise invalid("input", "must not be empty")
     if type(value[0]) is int:
-        return (_token_ids("input", value),)
+        return (tuple(to_token_ids("input", value)),)
     if len(value) > MAX_INPUTS:
         raise invalid("input", f"may hold at most {MAX_INPUTS} texts, not {len(value)}")
     return tuple(_input(f"input[{i}]", one, like=value[0]) for i, one in enumerate(value))
@@ -75,12 +76,5 @@ def _input(where: str, value: object, like: object) -> str | tuple[int, ...]:
     if isinstance(value, str) and isinstance(like, str):
         return value
     if isinstance(value, list) and isinstance(like, list):
-        return _token_ids(where, value)
+        return tuple(to_token_ids(where, value))
     raise invalid(where, "must be a string or a list of token ids, and all of them of one kind")
-
-
-def _token_ids(where: str, ids: Sequence[object]) -> tuple[int, ...]:
-    checked = tuple(i for i in ids if type(i) is int and 0 <= i <= MAX_TOKEN_ID)
-    if len(checked) != len(ids):
-        raise invalid(where, "must hold token ids only: integers from 0")
-    return checked

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from headrace.broker.lines.refused import Refused, invalid, missing, shown, type_name
 from headrace.broker.lines.request import Grammar
+from headrace.broker.lines.values import to_object, to_string
 
 ANY_OBJECT = '{"type":"object"}'
 
@@ -29,14 +30,14 @@ def read_grammar(body: Mapping[str, object]) -> Grammar | None:
 
 
 def _response_format(name: str, value: object) -> Grammar | None:
-    fields = _object(name, value)
+    fields = to_object(name, value)
     match fields.get("type"):
         case "text":
             return None
         case "json_object":
             return Grammar("json_schema", ANY_OBJECT, param=name)
         case "json_schema":
-            inner = _object(f"{name}.json_schema", fields.get("json_schema"))
+            inner = to_object(f"{name}.json_schema", fields.get("json_schema"))
             return _json(f"{name}.json_schema.schema", inner.get("schema") or {"type": "object"})
         case None:
             raise missing(f"{name}.type")
@@ -45,7 +46,7 @@ def _response_format(name: str, value: object) -> Grammar | None:
 
 
 def _structured_outputs(name: str, value: object) -> Grammar | None:
-    asked = {key: own for key, own in _object(name, value).items() if own is not None and own is not False}
+    asked = {key: own for key, own in to_object(name, value).items() if own is not None and own is not False}
     if len(asked) != 1:
         raise invalid(name, f"must have exactly one key, one of {', '.join(_STRUCTURED)}")
     (key, own), *_ = asked.items()
@@ -59,6 +60,8 @@ def _json(name: str, value: object) -> Grammar:
     if isinstance(value, dict):
         source = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
         return Grammar("json_schema", source, param=name)
+    if not isinstance(value, str):
+        raise invalid(name, f"must be an object, or the JSON of one, not {type_name(value)}")
     return Grammar("json_schema", _text(name, value), param=name)
 
 
@@ -84,19 +87,10 @@ def _choice(name: str, value: object) -> Grammar:
 
 
 def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise invalid(name, f"must be a string, not {type_name(value)}")
-    if not value.strip():
+    text = to_string(name, value)
+    if not text.strip():
         raise invalid(name, "must not be empty")
-    return value
-
-
-def _object(name: str, value: object) -> Mapping[str, object]:
-    if value is None:
-        raise missing(name)
-    if not isinstance(value, dict):
-        raise invalid(name, f"must be an object, not {type_name(value)}")
-    return value
+    return text
 
 
 _READERS: Mapping[str, Callable[[str, object], Grammar | None]] = {

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from headrace.broker.lines.grammar import read_grammar
 from headrace.broker.lines.refused import invalid, shown, type_name
 from headrace.broker.lines.request import Sampling
+from headrace.broker.lines.values import MAX_TOKEN_ID, to_boolean, to_token_ids
 
 MAX_STOPS = 16
 MAX_STOP_TOKENS = 128
@@ -17,7 +18,6 @@ MAX_BAD_WORDS = 256
 MAX_BIASES = 1024
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128
-MAX_TOKEN_ID = 2**32 - 1
 _MAX_TOKENS = 2**31 - 1
 _SEED_BITS = 64
 
@@ -84,10 +84,7 @@ def read_number(body: Mapping[str, object], name: str, low: float, high: float) 
 
 
 def read_boolean(body: Mapping[str, object], name: str) -> bool | None:
-    value = body.get(name)
-    if value is None or isinstance(value, bool):
-        return value
-    raise invalid(name, f"must be a boolean, not {type_name(value)}")
+    return to_boolean(name, body.get(name))
 
 
 def read_stop(value: object) -> tuple[str, ...]:
@@ -146,9 +143,7 @@ def read_stop_token_ids(value: object) -> tuple[int, ...]:
         raise invalid("stop_token_ids", "must be a list of integers")
     if len(value) > MAX_STOP_TOKENS:
         raise invalid("stop_token_ids", f"may hold at most {MAX_STOP_TOKENS} ids, not {len(value)}")
-    if not all(0 <= token <= MAX_TOKEN_ID for token in value):
-        raise invalid("stop_token_ids", "must hold token ids only: integers from 0")
-    return tuple(value)
+    return tuple(to_token_ids("stop_token_ids", value))
 
 
 def read_logit_bias(value: object) -> dict[int, float]:

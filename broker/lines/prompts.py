@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
-from headrace.broker.lines.refused import Refused, invalid, missing, shown, type_name
+from headrace.broker.lines.refused import invalid, missing, shown, type_name, unsupported
+from headrace.broker.lines.values import object_in_json, to_object, to_string, to_token_ids
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_MAX_TOKEN_ID = 2**32 - 1
 _REFUSED_FIELDS = ("function_call", "audio", "refusal")
 
 
@@ -42,7 +40,7 @@ def read_prompt(value: object) -> str | list[int]:
         raise invalid("prompt", "must not be empty")
     if isinstance(value[0], str):
         return _only_text(value)
-    return _token_ids(value)
+    return to_token_ids("prompt", value)
 
 
 def _message(where: str, message: object) -> dict[str, object]:
@@ -50,12 +48,12 @@ def _message(where: str, message: object) -> dict[str, object]:
         raise invalid(where, f"must be an object, not {type_name(message)}")
     role = message.get("role")
     if role == "function":
-        raise _unsupported(f"{where}.role", "'function' is not supported; use 'tool'")
+        raise unsupported(f"{where}.role", "'function' is not supported; use 'tool'")
     if role not in ROLES:
         raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
     for field in _REFUSED_FIELDS:
         if message.get(field) not in (None, []):
-            raise _unsupported(f"{where}.{field}", "is not supported yet")
+            raise unsupported(f"{where}.{field}", "is not supported yet")
     calls = _calls(f"{where}.tool_calls", role, message.get("tool_calls"))
     content = message.get("content")
     if content is None and calls:
@@ -66,13 +64,11 @@ def _message(where: str, message: object) -> dict[str, object]:
     return read | _answered(where, message) if role == "tool" else read
 
 
-def _answered(where: str, message: Mapping[str, object]) -> dict[str, object]:
+def _answered(where: str, message: Mapping[str, object]) -> dict[str, str]:
     """Which call the result of a tool belongs to."""
-    call_id, name = message.get("tool_call_id"), message.get("name")
-    if call_id is None:
-        raise missing(f"{where}.tool_call_id")
-    fields: dict[str, object] = {"tool_call_id": _string(f"{where}.tool_call_id", call_id)}
-    return fields if name is None else fields | {"name": _string(f"{where}.name", name)}
+    fields = {"tool_call_id": to_string(f"{where}.tool_call_id", message.get("tool_call_id"))}
+    name = message.get("name")
+    return fields if name is None else fields | {"name": to_string(f"{where}.name", name)}
 
 
 def _calls(where: str, role: object, value: object) -> list[dict[str, object]]:
@@ -86,42 +82,18 @@ def _calls(where: str, role: object, value: object) -> list[dict[str, object]]:
 
 
 def _call(where: str, value: object) -> dict[str, object]:
-    call = _object(where, value)
+    call = to_object(where, value)
     if call.get("type", "function") != "function":
-        raise _unsupported(f"{where}.type", 'must be "function"')
-    function = _object(f"{where}.function", call.get("function"))
-    name = _string(f"{where}.function.name", function.get("name"))
-    arguments = _string(f"{where}.function.arguments", function.get("arguments"))
-    if not _is_object(arguments):
-        raise invalid(f"{where}.function.arguments", "must be the JSON of an object")
+        raise unsupported(f"{where}.type", 'must be "function"')
+    function = to_object(f"{where}.function", call.get("function"))
+    name = to_string(f"{where}.function.name", function.get("name"))
+    arguments = to_string(f"{where}.function.arguments", function.get("arguments"))
+    object_in_json(f"{where}.function.arguments", arguments)
     return {
-        "id": _string(f"{where}.id", call.get("id")),
+        "id": to_string(f"{where}.id", call.get("id")),
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return False
-
-
-def _object(where: str, value: object) -> Mapping[str, object]:
-    if value is None:
-        raise missing(where)
-    if not isinstance(value, dict):
-        raise invalid(where, f"must be an object, not {type_name(value)}")
-    return value
-
-
-def _string(where: str, value: object) -> str:
-    if value is None:
-        raise missing(where)
-    if not isinstance(value, str):
-        raise invalid(where, f"must be a string, not {type_name(value)}")
-    return value
 
 
 def _content(where: str, content: object) -> str | list[dict[str, str]]:
@@ -138,7 +110,7 @@ def _text(where: str, part: object) -> str:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         raise invalid(where, 'must be an object with a "type"')
     if part["type"] != "text":
-        raise _unsupported(where, f"is of type {shown(part['type'])}; only text is supported")
+        raise unsupported(where, f"is of type {shown(part['type'])}; only text is supported")
     text = part.get("text")
     if not isinstance(text, str):
         raise invalid(f"{where}.text", f"must be a string, not {type_name(text)}")
@@ -149,14 +121,3 @@ def _only_text(prompts: list[object]) -> str:
     if len(prompts) == 1 and isinstance(prompts[0], str):
         return prompts[0]
     raise invalid("prompt", "may hold one text only; write one line for each prompt")
-
-
-def _token_ids(ids: list[object]) -> list[int]:
-    checked = [i for i in ids if type(i) is int and 0 <= i <= _MAX_TOKEN_ID]
-    if len(checked) != len(ids):
-        raise invalid("prompt", "must hold token ids only: integers from 0")
-    return checked
-
-
-def _unsupported(param: str, message: str) -> Refused:
-    return Refused("unsupported_parameter", f"{param} {message}", param)

@@ -17,6 +17,7 @@ from headrace.broker.lines.openai import CHAT, COMPLETIONS, parse_body, read_cus
 from headrace.broker.lines.refused import Refused, invalid
 from headrace.broker.lines.request import Grammar, LineError, ParsedRequest, Sampling
 from headrace.broker.lines.tools import Tool, Tools
+from headrace.broker.lines.values import object_in_json
 from headrace.v1 import inference_pb2 as pb
 
 
@@ -133,10 +134,7 @@ def _tool_body(where: str, tool: pb.Tool) -> dict[str, object]:
     if tool.HasField("description"):
         body["description"] = tool.description
     if tool.HasField("parameters"):
-        try:
-            body["parameters"] = json.loads(tool.parameters)
-        except (ValueError, RecursionError) as error:
-            raise invalid(where, f"must be JSON: {error}") from None
+        body["parameters"] = object_in_json(where, tool.parameters)
     return body
 
 

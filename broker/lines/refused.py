@@ -22,6 +22,11 @@ def missing(param: str, message: str = "is required") -> Refused:
     return Refused("missing_required_parameter", f"{param} {message}", param)
 
 
+def unsupported(param: str, message: str) -> Refused:
+    """The refusal of what the API knows, and we do not do."""
+    return Refused("unsupported_parameter", f"{param} {message}", param)
+
+
 def type_name(value: object) -> str:
     """The JSON name of a value's type, with its article, for sentences."""
     match value:

@@ -17,7 +17,8 @@ from typing import Literal
 
 import msgspec
 
-from headrace.broker.lines.refused import Refused, invalid, missing, shown, type_name
+from headrace.broker.lines.refused import invalid, missing, shown, type_name, unsupported
+from headrace.broker.lines.values import to_boolean, to_object, to_string
 
 MAX_TOOLS = 128
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -59,9 +60,7 @@ def read_tools(body: Mapping[str, object]) -> Tools | None:
     """The tools that `body` offers; None where there are none. Raises `Refused`."""
     offered = _offered(body.get("tools"))
     choice, only = _choice(body.get("tool_choice"))
-    parallel = body.get("parallel_tool_calls")
-    if parallel is not None and not isinstance(parallel, bool):
-        raise invalid("parallel_tool_calls", f"must be a boolean, not {type_name(parallel)}")
+    parallel = to_boolean("parallel_tool_calls", body.get("parallel_tool_calls"))
     if not offered:
         if choice == "required":
             raise invalid("tool_choice", "needs tools to choose from")
@@ -100,16 +99,15 @@ def _offered(value: object) -> tuple[Tool, ...]:
 
 
 def _tool(where: str, value: object) -> Tool:
-    fields = _object(where, value)
+    fields = to_object(where, value)
     if fields.get("type") != "function":
-        raise Refused("unsupported_parameter", f'{where}.type must be "function"', f"{where}.type")
+        raise unsupported(f"{where}.type", 'must be "function"')
     where = f"{where}.function"
-    function = _object(where, fields.get("function"))
-    description, strict = function.get("description"), function.get("strict")
-    if description is not None and not isinstance(description, str):
-        raise invalid(f"{where}.description", f"must be a string, not {type_name(description)}")
-    if strict is not None and not isinstance(strict, bool):
-        raise invalid(f"{where}.strict", f"must be a boolean, not {type_name(strict)}")
+    function = to_object(where, fields.get("function"))
+    description = function.get("description")
+    if description is not None:
+        description = to_string(f"{where}.description", description)
+    strict = to_boolean(f"{where}.strict", function.get("strict"))
     name = _name(f"{where}.name", function.get("name"))
     parameters = _parameters(f"{where}.parameters", function.get("parameters"))
     return Tool(name, description, parameters, bool(strict))
@@ -118,7 +116,7 @@ def _tool(where: str, value: object) -> Tool:
 def _parameters(where: str, value: object) -> Mapping[str, object] | None:
     if value is None:
         return None
-    schema = _object(where, value)
+    schema = to_object(where, value)
     if schema.get("type", "object") != "object":
         raise invalid(f"{where}.type", 'must be "object": arguments have names')
     return schema
@@ -140,19 +138,11 @@ def _choice(value: object) -> tuple[Choice, str | None]:
             return value, None
         case str():
             raise invalid("tool_choice", f"must be none, auto, required or a function, not {shown(value)}")
-    fields = _object("tool_choice", value)
+    fields = to_object("tool_choice", value)
     if fields.get("type") != "function":
-        raise Refused("unsupported_parameter", 'tool_choice.type must be "function"', "tool_choice.type")
-    function = _object("tool_choice.function", fields.get("function"))
+        raise unsupported("tool_choice.type", 'must be "function"')
+    function = to_object("tool_choice.function", fields.get("function"))
     return "required", _name("tool_choice.function.name", function.get("name"))
-
-
-def _object(where: str, value: object) -> Mapping[str, object]:
-    if value is None:
-        raise missing(where)
-    if not isinstance(value, dict):
-        raise invalid(where, f"must be an object, not {type_name(value)}")
-    return value
 
 
 def _function_fields(tool: Tool) -> dict[str, object]:

@@ -74,6 +74,7 @@ def test_on_a_queue_the_input_says_what_is_meant() -> None:
         ({"input": [[1], [-1]]}, "invalid_request", "input[1]"),
         ({"input": ["a"] * 2049}, "invalid_request", "input"),
         ({"input": "a", "encoding_format": "int8"}, "invalid_request", "encoding_format"),
+        ({"input": "a", "stop": "x", "seed": 1, "n": 2}, "invalid_request", "stop"),
         ({"input": "a", "dimensions": 0}, "invalid_request", "dimensions"),
         ({"input": "a", "truncate_prompt_tokens": 5}, "unsupported_parameter", "truncate_prompt_tokens"),
     ],

@@ -294,6 +294,11 @@ def test_a_grammar_that_says_nothing_or_two_things_is_refused_by_name(
     assert refused(chat(asked)).param == param
 
 
+def test_what_is_no_schema_is_told_what_one_may_be() -> None:
+    asked = {"response_format": {"type": "json_schema", "json_schema": {"schema": [1]}}}
+    assert refused(chat(asked)).message.endswith("must be an object, or the JSON of one, not a list")
+
+
 SCHEMA = {"type": "object", "properties": {}}
 WEATHER = {"name": "weather", "description": "now", "parameters": SCHEMA}
 CLOCK = {"name": "clock", "strict": True}

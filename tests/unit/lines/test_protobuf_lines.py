@@ -146,8 +146,9 @@ def test_a_message_without_a_proper_input_is_refused(message: pb.InferenceReques
     assert (error.code, error.unreadable) == (code, False)
 
 
-def test_a_schema_that_is_no_json_is_named() -> None:
-    chat = pb.Chat(messages=[pb.ChatMessage(role="user")], tools=[pb.Tool(name="a", parameters="{")])
+@pytest.mark.parametrize("schema", ["{", "[]", '{"default": NaN}', '{"title": "\\ud800"}', "[" * 9999])
+def test_a_schema_that_is_no_object_in_json_is_named(schema: str) -> None:
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user")], tools=[pb.Tool(name="a", parameters=schema)])
     error = from_message(pb.InferenceRequest(chat=chat))
     assert isinstance(error, LineError)
     assert error.param == "tools[0].function.parameters"
