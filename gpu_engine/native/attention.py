@@ -101,11 +101,14 @@ class NativeStep:
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """For one layer by itself; the native decoder attends within its own call."""
-        pool, spec = self.backend.pool, self.backend.spec
-        qkv = torch.cat((q, k, v), dim=1).float()
-        out = torch.empty(len(q), spec.num_heads, spec.head_dim)
         described = self.backend.describe(layer)  # without norms, and no part of a head is rotated again
+        return self.attend_as(described, torch.cat((q, k, v), dim=1).float()).to(q.dtype)
+
+    def attend_as(self, layer: AttentionStruct, qkv: torch.Tensor) -> torch.Tensor:
+        """As `layer` says: float32 rows of queries, keys and values, [T, H + 2 KVH, D] in all → [T, H, D]."""
+        pool, spec = self.backend.pool, self.backend.spec
+        out = torch.empty(len(qkv), spec.num_heads, spec.head_dim)
         pool.kernels.headrace_attend(
-            pool.handle, ctypes.byref(described), ctypes.byref(self.struct), qkv.data_ptr(), out.data_ptr()
+            pool.handle, ctypes.byref(layer), ctypes.byref(self.struct), qkv.data_ptr(), out.data_ptr()
         )
-        return out.to(q.dtype)
+        return out

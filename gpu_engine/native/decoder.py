@@ -18,21 +18,19 @@ from headrace.gpu_engine.models.blocks import Layer, PreNormLayer, SandwichLayer
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.experts import MixtureOfExperts
-from headrace.gpu_engine.models.layers import GatedMLP, Linear, OffsetRMSNorm, Part, RMSNorm
+from headrace.gpu_engine.models.layers import GatedMLP, Linear, Part
 from headrace.gpu_engine.native.attention import NativeAttention, NativeStep
 from headrace.gpu_engine.native.declarations import (
     DecoderStruct,
     ExpertsStruct,
     Format,
-    Into,
     LayerStruct,
     LinearStruct,
 )
-from headrace.gpu_engine.native.linear import PackedLinear, PackedStack, pack_linear, pack_stack
+from headrace.gpu_engine.native.linear import PackedLinear, PackedStack, pack_stack
 from headrace.gpu_engine.native.lora import NativeLoras
+from headrace.gpu_engine.native.parts import GATES, half_rotation, halved, norm_weight, pack_head, pack_part
 from headrace.gpu_engine.native.pool import Pool
-
-GATES = {"silu": Into.GATED_SILU, "gelu_tanh": Into.GATED_GELU}
 
 
 def can_run(config: ModelConfig) -> bool:
@@ -64,7 +62,7 @@ class NativeDecoder:
         self._struct = DecoderStruct(
             layers=ctypes.addressof(self._layers),
             norm=self._weight_of(decoder.norm),
-            head=self._pack(Linear(decoder.head.weight), _form_of_head(form)),
+            head=self._keep(pack_head(pool, decoder.head.weight, form)),
             num_layers=self.config.num_layers,
             hidden=self.config.hidden_size,
             eps=self.config.norm_eps,
@@ -110,10 +108,7 @@ class NativeDecoder:
 
     def _rotate(self, positions: torch.Tensor) -> list[torch.Tensor]:
         """The step's cosines and sines, [T, rotated / 2] for each kind of rope, told to the layers."""
-        tables = []
-        for rope in self._ropes:
-            angles = [half[:, 0, : half.shape[-1] // 2] for half in rope.rotation(positions, torch.float32)]
-            tables.append([angle.contiguous() for angle in angles])
+        tables = [half_rotation(rope, positions) for rope in self._ropes]
         for layer, place in zip(self._layers, self._layer_ropes, strict=True):
             cosines, sines = tables[place]
             layer.attention.cosines, layer.attention.sines = cosines.data_ptr(), sines.data_ptr()
@@ -167,35 +162,21 @@ class NativeDecoder:
             struct.down = self._pack(part.down, self._form)
 
     def _pack(self, part: Linear, form: Format, *, gated: bool = False) -> LinearStruct:
-        packed = pack_linear(self._pool, part.weight, part.bias, _halved(form, part.weight), gated=gated)
+        return self._keep(pack_part(self._pool, part, form, gated=gated))
+
+    def _keep(self, packed: PackedLinear) -> LinearStruct:
         self._kept.append(packed)
         return packed.struct
 
     def _pack_stack(self, weights: torch.Tensor, *, gated: bool = False) -> int:
         """The address of the structs of `weights` [count, outputs, inputs]."""
-        packed = pack_stack(self._pool, weights, _halved(self._form, weights), gated=gated)
+        packed = pack_stack(self._pool, weights, halved(self._form, weights), gated=gated)
         self._kept.append(packed)
         return ctypes.addressof(packed.structs)
 
-    def _weight_of(self, norm: object) -> int | None:
-        if norm is None:
+    def _weight_of(self, norm: Part | None) -> int | None:
+        weight = norm_weight(norm)
+        if weight is None:
             return None
-        assert isinstance(norm, RMSNorm | OffsetRMSNorm), "ask can_run first"
-        weight = norm.weight.float().contiguous()
         self._kept.append(weight)
         return weight.data_ptr()
-
-
-def _form_of_head(form: Format) -> Format:
-    """Nothing comes behind the head that would level its errors out."""
-    return Format.INT16 if form in (Format.INT8, Format.INT4) else form
-
-
-def _halved(form: Format, weight: torch.Tensor) -> Format:
-    """BF16 instead of FLOAT32 where half of each number says all of it, as in most checkpoints: half the
-    memory, and the same."""
-    if form is not Format.FLOAT32:
-        return form
-    pieces = weight.flatten(0, -2).split(1024)  # copies of a whole head would be large
-    is_half = all(torch.equal(piece, piece.bfloat16().to(piece.dtype)) for piece in pieces)
-    return Format.BF16 if is_half else form

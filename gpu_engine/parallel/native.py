@@ -6,7 +6,6 @@ a call of its own, and so is attention: the same kernels, formats and rounding, 
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,12 +14,12 @@ from headrace.gpu_engine.attention.contract import KVSpec, StepAttention
 from headrace.gpu_engine.models.blocks import Layer, SandwichLayer
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.decoder import Decoder
-from headrace.gpu_engine.models.layers import GatedMLP, Linear, OffsetRMSNorm, Part, RMSNorm
+from headrace.gpu_engine.models.layers import GatedMLP, Linear, Part
 from headrace.gpu_engine.models.rope import Rotation
 from headrace.gpu_engine.native.attention import NativeStep
 from headrace.gpu_engine.native.declarations import Format
-from headrace.gpu_engine.native.decoder import GATES
-from headrace.gpu_engine.native.linear import PackedLinear, multiply, pack_linear
+from headrace.gpu_engine.native.linear import PackedLinear, multiply
+from headrace.gpu_engine.native.parts import GATES, half_rotation, norm_weight, pack_head, pack_part
 from headrace.gpu_engine.native.pool import Pool
 from headrace.gpu_engine.parallel.group import RankGroup
 
@@ -34,32 +33,22 @@ class Kernels:
     group: RankGroup
 
     def pack(self, part: Linear, *, gated: bool = False) -> PackedLinear:
-        return self._pack(part, self.form, gated)
-
-    def pack_head(self, weight: torch.Tensor) -> PackedLinear:
-        """Nothing comes behind the head that would level its errors out."""
-        form = Format.FLOAT32 if self.form is Format.FLOAT32 else Format.INT16
-        return self._pack(Linear(weight), form, False)
-
-    def _pack(self, part: Linear, form: Format, gated: bool) -> PackedLinear:
-        is_half = form is Format.FLOAT32 and bool((part.weight == part.weight.bfloat16()).all())
-        form = Format.BF16 if is_half else form  # half the memory, and the same numbers
-        return pack_linear(self.pool, part.weight, part.bias, form, gated=gated)
+        return pack_part(self.pool, part, self.form, gated=gated)
 
 
 class NativeLayer:
-    """One layer's share. Is called as the layer of torch parts that it is made from."""
+    """One layer's share. Is called as the layer of torch parts that it is made from, but that `rotation` is
+    what `half_rotation` gives."""
 
     def __init__(self, layer: Layer, index: int, config: ModelConfig, kernels: Kernels) -> None:
         attention, mlp = layer.attention, layer.mlp
         assert isinstance(mlp, GatedMLP), "ask can_run first"
         self._index, self._eps, self._kernels = index, config.norm_eps, kernels
-        self._width = config.num_heads * config.head_dim
         self._gate = GATES[config.activation]
         self._qkv, self._output = kernels.pack(attention.qkv), kernels.pack(attention.output)
         self._gate_up, self._down = kernels.pack(mlp.gate_up, gated=True), kernels.pack(mlp.down)
-        self._attention_norm, self._mlp_norm = _weight_of(layer.attention_norm), _weight_of(layer.mlp_norm)
-        self._query_norm, self._key_norm = _weight_of(attention.q_norm), _weight_of(attention.k_norm)
+        self._attention_norm, self._mlp_norm = norm_weight(layer.attention_norm), norm_weight(layer.mlp_norm)
+        self._query_norm, self._key_norm = norm_weight(attention.q_norm), norm_weight(attention.k_norm)
         self._post_norms: tuple[Part | None, Part | None] = (None, None)
         if isinstance(layer, SandwichLayer):
             self._post_norms = layer.attention_post_norm, layer.mlp_post_norm
@@ -79,17 +68,12 @@ class NativeLayer:
         return self._add_back(x, self._down, gated, after_mlp)
 
     def _attend(self, qkv: torch.Tensor, rotation: Rotation, step: NativeStep) -> torch.Tensor:
-        out = torch.empty(len(qkv), self._width)
-        cosines, sines = (half[:, 0, : half.shape[-1] // 2].contiguous() for half in rotation)
+        cosines, sines = rotation
         layer = step.backend.describe(self._index)
         layer.query_norm, layer.key_norm = _address(self._query_norm), _address(self._key_norm)
         layer.cosines, layer.sines, layer.rotated = cosines.data_ptr(), sines.data_ptr(), 2 * cosines.shape[1]
         layer.eps = self._eps
-        pool = self._kernels.pool
-        pool.kernels.headrace_attend(
-            pool.handle, ctypes.byref(layer), ctypes.byref(step.struct), qkv.data_ptr(), out.data_ptr()
-        )
-        return out
+        return step.attend_as(layer, qkv).flatten(1)
 
     def _add_back(
         self, x: torch.Tensor, layer: PackedLinear, own: torch.Tensor, post_norm: Part | None
@@ -113,7 +97,7 @@ class NativeShare:
         self._pool = kernels.pool
         layers = range(self.config.num_layers)
         self._layers = [NativeLayer(decoder.layers.pop(0), i, self.config, kernels) for i in layers]
-        self._head = kernels.pack_head(decoder.head.weight)
+        self._head = pack_head(kernels.pool, decoder.head.weight, kernels.form)
 
     @property
     def num_bytes(self) -> int:
@@ -125,7 +109,7 @@ class NativeShare:
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
         x = self._embed(token_ids).float()
-        rotations = [rope.rotation(positions, torch.float32) for rope in self._ropes]
+        rotations = [half_rotation(rope, positions) for rope in self._ropes]
         for layer, rope in zip(self._layers, self._layer_ropes, strict=True):
             x = layer(x, rotations[rope], step)
         return self._norm(x).float()
@@ -133,13 +117,6 @@ class NativeShare:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         scores, cap = multiply(self._pool, self._head, hidden), self.config.logit_softcap
         return scores if cap is None else torch.tanh(scores / cap) * cap
-
-
-def _weight_of(norm: Part | None) -> torch.Tensor | None:
-    if norm is None:
-        return None
-    assert isinstance(norm, RMSNorm | OffsetRMSNorm), "ask can_run first"
-    return norm.weight.float().contiguous()
 
 
 def _address(tensor: torch.Tensor | None) -> int | None:
