@@ -116,13 +116,12 @@ class StepEngine:
             policy=load_policy(config),
             enable_chunking=config.enable_chunked_prefill,
             block_copy_s=runner.block_copy_s,
-            draft_price=self._drafters.price,
+            draft_price=self._drafters.make_price(),
             ageing_s=config.priority_ageing_ms / 1000,
             clock=clock,
         )
         self._bounds = QueueBounds.of(config)
         self._steps = _open_steps(config, self._scheduler, self._memory, runner)
-        self._poolers = poolers
         self._controls = ControlsMaker(tokenizer, vocab_size, poolers)
         self._texts: dict[str, TextStage] = {}
         self._ended: dict[str, Output] = {}
@@ -217,9 +216,9 @@ class StepEngine:
         token_ids = [*request.prompt_ids, *request.output_ids]
         # Keys and values are those of the adapter: requests with another one share none of them.
         salt = self._info.adapters[request.adapter].encode() if request.adapter is not None else b""
-        # What the prefix cache knows has no rows: a salt that nobody shares keeps it out.
-        salt += secrets.token_bytes(16) if self._needs_all_rows(request) else b""
         controls = self._controls.make(request, token_ids)
+        if controls is not None and controls.needs_all_rows:
+            salt += secrets.token_bytes(16)  # nobody shares it, which keeps the prefix cache out
         most = request.params.max_tokens if request.embed is None else 1  # it will not grow: nobody need wait
         return Request(
             id=request.id,
@@ -233,11 +232,6 @@ class StepEngine:
             turn=turn_of(request),
             adapter=request.adapter,
         )
-
-    def _needs_all_rows(self, request: EngineRequest) -> bool:
-        if request.embed is not None:
-            return self._poolers is not None and self._poolers.kind == "mean"
-        return request.params.prompt_logprobs is not None
 
     def _say(self, outcome: StepOutcome, result: StepResult) -> Output:
         """What a reader sees of an outcome. A stop string that it completes ends the request here."""

@@ -49,3 +49,8 @@ class Controls:
     def is_telling(self) -> bool:
         """Whether tokens are sampled without them just as with them, and only told of."""
         return not self.stages and self.guide is None and self.pooler is None
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether the request must not begin with tokens from the prefix cache, of which nobody has rows."""
+        return self.prompt_scores is not None or (self.pooler is not None and self.pooler.needs_all_rows)

@@ -32,9 +32,8 @@ class DrafterMaker:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
 
-    @property
-    def price(self) -> Price:
-        """A fresh one, which all drafters of an engine share."""
+    def make_price(self) -> Price:
+        """One for all drafters of an engine."""
         return MeasuredPrice() if self._is_on and self._config.adaptive_speculation else Free()
 
     def make(self, controls: Controls | None) -> Drafter | None:
