@@ -32,12 +32,10 @@ LEXER_FUEL: Final = 500_000
 """Half of what llguidance grants by default for preparing a grammar's tokens. A schema with 10,000 enumerated
 strings needs less; a regular expression that is made to be expensive holds up its first step half as long."""
 
-
 MOST_KEPT: Final = 64
 """Compiled grammars; a large one takes some megabytes."""
 
 Content: TypeAlias = tuple[str, str, tuple[str, ...]]
-
 
 MOST_MASK_S: Final = 0.25
 """Processor time of the first mask, of which one takes milliseconds, if not a grammar is made to be
@@ -160,8 +158,9 @@ class GuideMaker:
     def make(self, grammar: Grammar, known: KnownTokens) -> Guide:
         """Raises GrammarError in the parser's words, also where the output so far does not follow it."""
         compiled = self._kept.get(content_of(grammar))
-        self.keep(grammar, compiled if compiled is not None else self.compile(grammar))
-        compiled = self._kept[content_of(grammar)]
+        if compiled is None:
+            compiled = self.compile(grammar)
+        self.keep(grammar, compiled)
         if isinstance(compiled, GrammarError):
             raise GrammarError(str(compiled), compiled.part)
         guide = Guide(compiled.deep_copy(), self._vocab_size, known)
