@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -34,6 +34,10 @@ CHANGES_THE_MODEL: Final = ("pissa", "olora", "corda", "loftq")
 """Beginnings of `init_lora_weights` under which the model's own weights were changed, too."""
 
 
+Rank = Annotated[int, Field(ge=1)]
+Alpha = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class AdapterConfig(BaseModel):
     """What of a PEFT LoraConfig counts here. A product is scaled by `lora_alpha / r`, with `use_rslora` by
     `lora_alpha / sqrt(r)` (Kalajdzievski 2023); the patterns name modules with values of their own."""
@@ -41,11 +45,11 @@ class AdapterConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     peft_type: str
-    r: int = Field(default=8, ge=1)
-    lora_alpha: float = Field(default=8, allow_inf_nan=False)
+    r: Rank = 8
+    lora_alpha: Alpha = 8
     use_rslora: bool = False
-    rank_pattern: dict[str, int] = {}
-    alpha_pattern: dict[str, float] = {}
+    rank_pattern: dict[str, Rank] = {}
+    alpha_pattern: dict[str, Alpha] = {}
     bias: str = "none"
     init_lora_weights: Any = True
 

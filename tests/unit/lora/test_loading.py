@@ -158,6 +158,15 @@ def test_a_pattern_that_is_none_is_told_of(model: Path, tmp_path: Path) -> None:
         load_pair(tmp_path, model, alpha_pattern={"(": 3})
 
 
+@pytest.mark.parametrize("fields", [{"rank_pattern": {"q_proj": 0}}, {"alpha_pattern": {"q_proj": math.nan}}])
+def test_ranks_and_alphas_of_patterns_have_the_bounds_of_the_others(
+    model: Path, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    empty = {f"{Q}.lora_A.weight": torch.ones(0, 64), f"{Q}.lora_B.weight": torch.ones(64, 0)}
+    with pytest.raises(ModelError, match=rf"is wrong \({next(iter(fields))}\.q_proj: "):
+        load_pair(tmp_path, model, empty if "rank_pattern" in fields else PAIR, **fields)
+
+
 def test_an_adapter_may_not_have_the_models_name(model: Path, tmp_path: Path) -> None:
     write_adapter(tmp_path, PAIR, FIELDS)
     with pytest.raises(ModelError, match="the model's own name"):
