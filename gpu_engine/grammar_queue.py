@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -78,7 +78,7 @@ class GrammarQueue(EngineAround[CheckingEngine]):
         self._jobs = jobs or Jobs(clock)
         self._waiting: dict[str, _Waiter] = {}
         self._compiling: dict[Content, Job[Compiled]] = {}
-        self._ended: list[Output] = []
+        self._ended: dict[str, Output] = {}
 
     @property
     def has_work(self) -> bool:
@@ -94,7 +94,7 @@ class GrammarQueue(EngineAround[CheckingEngine]):
 
     def add(self, request: EngineRequest) -> EngineError | None:
         grammar = request.params.grammar
-        if request.id in self._waiting:
+        if request.id in self._waiting or request.id in self._ended:
             return id_in_use(request.id)
         if grammar is None or self._grammars.knows(grammar):
             return self._engine.add(request)
@@ -107,17 +107,17 @@ class GrammarQueue(EngineAround[CheckingEngine]):
         if self._waiting.pop(request_id, None) is None:
             self._engine.abort(request_id)
         else:
-            self._ended.append(Output(id=request_id, finish_reason="abort"))
+            self._ended[request_id] = Output(id=request_id, finish_reason="abort")
 
     def step(self) -> list[Output]:
         if self._waiting:
             self._take_compiled()
-            self._ended.extend(self._impatient())
+            self._refuse_impatient()
         outputs = self._engine.step() if self._engine.has_work else []
-        ended, self._ended = self._ended, []
+        ended, self._ended = self._ended, {}
         if self._waiting and not (outputs or ended or self._engine.has_work):
             self._jobs.wait(LONGEST_WAIT_S)
-        return [*ended, *outputs]
+        return [*ended.values(), *outputs]
 
     def _job(self, grammar: Grammar) -> Job[Compiled]:
         """One for all that wait for the same."""
@@ -132,27 +132,28 @@ class GrammarQueue(EngineAround[CheckingEngine]):
         """Those whose grammar is ready join, in the order in which they came."""
         for waiter in [waiter for waiter in self._waiting.values() if waiter.job.ended]:
             del self._waiting[waiter.request.id]
-            self._keep(waiter.grammar, waiter.job)
+            if not self._grammars.knows(waiter.grammar):  # the first that waited has it kept for all
+                self._grammars.keep(waiter.grammar, _compiled(waiter.job))
             error = self._engine.add(waiter.request)
             if error is not None:
-                self._ended.append(Output(id=waiter.request.id, error=error))
+                self._ended[waiter.request.id] = Output(id=waiter.request.id, error=error)
 
-    def _keep(self, grammar: Grammar, job: Job[Compiled]) -> None:
-        if job.error is not None:
-            _LOG.error("a grammar could not be compiled", exc_info=job.error)
-        failed = GrammarError("the parser failed; simplify it, or leave it out")
-        self._grammars.keep(grammar, failed if job.result is None else job.result)
-
-    def _impatient(self) -> Iterator[Output]:
-        """The ends of those whose grammar takes too long."""
+    def _refuse_impatient(self) -> None:
+        """Ends those whose grammar takes too long."""
         now = self._clock()
         for waiter in list(self._waiting.values()):
             started = waiter.job.started_at
             if started is not None and now - started >= PATIENCE_S:
                 del self._waiting[waiter.request.id]
-                if not waiter.job.is_given_up:
-                    self._jobs.give_up(waiter.job)
-                yield Output(id=waiter.request.id, error=_too_long(waiter.grammar))
+                self._jobs.give_up(waiter.job)
+                self._ended[waiter.request.id] = Output(id=waiter.request.id, error=_too_long(waiter.grammar))
+
+
+def _compiled(job: Job[Compiled]) -> Compiled:
+    if job.result is not None:
+        return job.result
+    _LOG.error("a grammar could not be compiled", exc_info=job.error)
+    return GrammarError("the parser failed; simplify it, or leave it out")
 
 
 def _too_long(grammar: Grammar) -> EngineError:

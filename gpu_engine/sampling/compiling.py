@@ -52,7 +52,7 @@ class Jobs(Generic[Result]):
         """Nobody waits for `job`, which runs and cannot be stopped: those behind it get another thread, if
         not too many are lost already."""
         with self._lock:
-            if not job.ended:
+            if not (job.ended or job.is_given_up):
                 job.is_given_up = True
                 self._stuck += 1
                 self._start()

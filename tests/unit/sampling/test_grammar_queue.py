@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -146,6 +147,9 @@ def test_what_would_be_refused_anyway_is_refused_without_compiling(house: House)
 def test_a_request_that_waits_can_be_aborted(house: House) -> None:
     house.add("r", AB)
     house.queue.abort("r")
+    again = house.queue.add(asking("r"))
+    assert again is not None
+    assert again.param == "id", "it has not been told of its end yet"
     assert [output.finish_reason for output in house.run()] == ["abort"]
     assert not house.queue.has_work
 
@@ -167,14 +171,19 @@ def test_a_grammar_that_takes_too_long_is_refused_and_those_behind_it_are_compil
     assert texts(house.run()) == {"next": "cd"}
 
 
-def test_a_parser_that_fails_is_an_error_of_its_request_alone(house: House) -> None:
+def test_a_parser_that_fails_is_an_error_of_its_requests_alone_and_one_of_the_log(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
     house.gate.fails = True
-    house.gate.open.set()
     house.add("r", AB)
+    house.add("s", AB)
     house.add("free")
-    errors = {output.id: output.error for output in house.run() if output.error is not None}
-    assert list(errors) == ["r"]
+    house.gate.open.set()
+    with caplog.at_level(logging.ERROR, "headrace.gpu_engine.grammar_queue"):
+        errors = {output.id: output.error for output in house.run() if output.error is not None}
+    assert list(errors) == ["r", "s"]
     assert "the parser failed" in errors["r"].message
+    assert len(caplog.records) == 1
 
 
 def test_jobs_that_are_stuck_take_no_more_than_a_few_threads() -> None:
@@ -189,6 +198,7 @@ def test_jobs_that_are_stuck_take_no_more_than_a_few_threads() -> None:
     for job in submitted[:MOST_THREADS]:
         assert begun.acquire(timeout=20)
         jobs.give_up(job)
+        jobs.give_up(job)  # as each that waits for it does
     assert jobs._threads == MOST_THREADS
     release.set()
     while not all(job.ended for job in submitted):
