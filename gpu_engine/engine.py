@@ -17,6 +17,7 @@ from headrace.gpu_engine.api import (
     EngineStats,
     Output,
     SamplingParams,
+    id_in_use,
 )
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.embedding.check import check_embed
@@ -171,8 +172,7 @@ class StepEngine:
     def check(self, request: EngineRequest) -> EngineError | None:
         """Why `add` would refuse it, but for its grammar."""
         if request.id in self._texts or request.id in self._ended:
-            message = f"Request {request.id} is in the engine already; wait for its last output."
-            return EngineError(code="invalid_request", message=message, param="id")
+            return id_in_use(request.id)
         num_tokens = len(request.prompt_ids) + len(request.output_ids)
         error = self._limits.check(request) or check_embed(request, self._info.embedding_size)
         error = error or check_adapter(request.adapter, self._info.adapters)
