@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +147,8 @@ def test_a_broker_that_cannot_come_back_is_started_until_it_can(spawn: Spawn, tm
     folder.rename(tmp_path / "elsewhere")
     folder.write_text("a file is in the way, as a full disk might be")
     os.kill(pid, signal.SIGKILL)
-    time.sleep(1)
+    log = folder.parent / "log"
+    eventually(lambda: log.read_text().count("starting it again") >= 2, "a try that failed")
     folder.unlink()
     (tmp_path / "elsewhere").rename(folder)
     _, errors = process.communicate(timeout=PATIENCE_S)
