@@ -120,7 +120,7 @@ class HfTokenizer:
             rendered = self._tokenizer.apply_chat_template(
                 messages, tools=tools, tokenize=False, add_generation_prompt=True
             )
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
             # A template is the model's own program: it fails on what it did not foresee as programs do.
             raise TextError(f"The model's chat template refuses these messages: {error}") from error
         return check_text(str(rendered))

@@ -137,6 +137,16 @@ def test_what_the_template_refuses_is_an_error_of_the_user(folder: Path) -> None
         load_tokenizer(str(folder)).encode_chat([{"role": "tool", "content": "x"}])
 
 
+def test_what_is_nested_too_deeply_for_a_template_is_an_error_of_the_user(mistral: Tokenizer) -> None:
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(TextError, match="template refuses these messages"):
+        mistral.encode_chat(
+            HELLO, [{"type": "function", "function": {"name": "weather", "parameters": deep}}]
+        )
+
+
 def test_messages_for_a_model_without_a_template_are_refused(tmp_path: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=byte_level_backend()).save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
