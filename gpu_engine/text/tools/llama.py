@@ -35,10 +35,10 @@ class LlamaScanner:
         elif self._prefix == BETWEEN:
             return self._text(rest)
         end = end_of_value(rest, start)
-        if end is Span.UNFINISHED and not ended:
-            return None
-        call = None if isinstance(end, Span) else self._reader.call(rest[start:end])
-        if call is None or isinstance(end, Span):
+        if isinstance(end, Span):
+            return None if end is Span.UNFINISHED and not ended else self._text(rest)
+        call = self._reader.call(rest[start:end])
+        if call is None:
             return self._text(rest)
         self._prefix = BETWEEN
         return call, rest[end:]

@@ -22,7 +22,8 @@ class MistralScanner:
 
     def __init__(self, offered: Collection[str]) -> None:
         self._reader = CallReader(offered)
-        self._found: deque[ToolCall] = deque()
+        self._found: deque[ToolCall] = deque()  # of the array that ends at `_behind`
+        self._behind = 0
 
     def next(self, rest: str, *, ended: bool) -> tuple[Item, str] | None:
         at = rest.find(MARK)
@@ -35,13 +36,14 @@ class MistralScanner:
     def _calls(self, rest: str, *, ended: bool) -> tuple[Item, str] | None:
         """The mark goes with the last call of its array."""
         if not self._found:
+            no_call = MARK, rest[len(MARK) :]
             start = skip_space(rest, len(MARK))
             end = end_of_value(rest, start)
-            if end is Span.UNFINISHED and not ended:
-                return None
-            calls = None if isinstance(end, Span) else self._reader.calls(rest[start:end])
-            if calls is None or isinstance(end, Span):
-                return MARK, rest[len(MARK) :]
+            if isinstance(end, Span):
+                return None if end is Span.UNFINISHED and not ended else no_call
+            calls = self._reader.calls(rest[start:end])
+            if calls is None:
+                return no_call
             self._found.extend(calls)
             self._behind = end
         call = self._found.popleft()
