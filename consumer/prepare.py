@@ -1,7 +1,7 @@
 """From a message to what the engine takes: fetch its body, parse, tokenise, off the event loop.
 
-Parsing and tokenising a long prompt takes milliseconds to seconds; both run in one thread of their own (one,
-since a tokenizer is not shared between threads), so that heartbeat and streams go on.
+Parsing and tokenising a long prompt takes milliseconds to seconds; both run in one thread of their own, so
+that heartbeat and streams go on.
 """
 
 from __future__ import annotations

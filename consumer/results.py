@@ -13,11 +13,11 @@ from headrace.consumer.rest import take_rest
 from headrace.consumer.tools import calls_in, read_answer
 
 
-def settlement(flight: InFlight, model: str, created: int, spell: Spell) -> Settlement:
-    """`model`: the name that clients see; `created`: unix time in seconds; `spell`: a token's text."""
+def settlement(flight: InFlight, line: bytes | None) -> Settlement:
+    """Under the epoch in force. `line`: that of the terminal record, if there was one when it was made."""
     ending, terminal = flight.ending, flight.terminal()
     assert ending is not None
-    line = _line(flight, terminal, model, created, spell) if terminal is not None else None
+    line = None if terminal is None else line
     match ending.exit:
         case Exit.DONE:
             return Done(terminal, line, take_rest(flight))
@@ -31,6 +31,30 @@ def settlement(flight: InFlight, model: str, created: int, spell: Spell) -> Sett
             return PassOn(ending.pool)
         case Exit.DROP:
             raise AssertionError("what somebody else owns is not settled")
+
+
+def result_line(flight: InFlight, terminal: Terminal, model: str, created: int, spell: Spell) -> bytes:
+    """`model`: the name that clients see; `created`: unix time in seconds; `spell`: a token's text."""
+    match terminal:
+        case Finished():
+            return _result(flight, terminal, model, created, spell)
+        case Failed():
+            return failure_line(
+                flight.custom_id,
+                result_id=result_id(flight.request_id),
+                request_id=flight.request_id,
+                failed=terminal,
+                partial=flight.answers[0].text,
+            )
+
+
+def is_of_numbers(flight: InFlight) -> bool:
+    """Whether its line holds vectors or log probabilities: making it takes milliseconds to seconds."""
+    if flight.parsed is None:
+        return False
+    sampling = flight.parsed.sampling
+    scores = (sampling.logprobs, sampling.prompt_logprobs)
+    return flight.parsed.embedding is not None or scores != (None, None)
 
 
 def _result(flight: InFlight, terminal: Finished, model: str, created: int, spell: Spell) -> bytes:
@@ -73,18 +97,3 @@ def _prompt(flight: InFlight) -> Prompt | None:
     if prepared is None or prepared.params.prompt_logprobs is None:
         return None
     return Prompt(prepared.prompt_ids, flight.answers.prompt_logprobs)
-
-
-def _line(flight: InFlight, terminal: Terminal, model: str, created: int, spell: Spell) -> bytes:
-    name = result_id(flight.request_id)
-    match terminal:
-        case Finished():
-            return _result(flight, terminal, model, created, spell)
-        case Failed():
-            return failure_line(
-                flight.custom_id,
-                result_id=name,
-                request_id=flight.request_id,
-                failed=terminal,
-                partial=flight.answers[0].text,
-            )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.broker.contract import Settlement
 from headrace.broker.message import Delivery, Lane
 from headrace.consumer import failures
 from headrace.consumer.doom import Doom
@@ -18,7 +18,7 @@ from headrace.consumer.means import Means
 from headrace.consumer.ownership import first_open, settle_for_sure
 from headrace.consumer.preparation import Preparation
 from headrace.consumer.rest import is_flushed
-from headrace.consumer.results import settlement
+from headrace.consumer.results import is_of_numbers, result_line, settlement
 from headrace.consumer.timing import Timing
 
 BYTES_PER_TOKEN = 4  # of a prompt, roughly; put right when the request ends
@@ -80,9 +80,11 @@ class Serving:
             await self._until(lambda: self.flight.ending is not None)
             self.means.publisher.wake()
             await self._until(lambda: is_flushed(self.flight))
+            line = await self._result_line()
             self._settling = True
-            means = self.means
-            return await settle_for_sure(means.session, self.flight, self._settlement, means.outage)
+            return await settle_for_sure(
+                self.means.session, self.flight, lambda flight: settlement(flight, line), self.means.outage
+            )
         finally:
             self.timing.stop()
 
@@ -175,6 +177,11 @@ class Serving:
             self._moved.clear()
             await self._moved.wait()
 
-    def _settlement(self, flight: InFlight) -> Settlement:
-        model = flight.adapter or self.means.model
-        return settlement(flight, model, int(time.time()), self.means.preparer.spelling(flight.parsed))
+    async def _result_line(self) -> bytes | None:
+        """Made once, however often it takes to settle; a long one off the event loop."""
+        flight, means, terminal = self.flight, self.means, self.flight.terminal()
+        if terminal is None:
+            return None
+        model, spell = flight.adapter or means.model, means.preparer.spelling(flight.parsed)
+        make = functools.partial(result_line, flight, terminal, model, int(time.time()), spell)
+        return await asyncio.to_thread(make) if is_of_numbers(flight) else make()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 from struct import pack
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from headrace.broker.contract import Done
 from headrace.broker.events import Delta, Failed, Finished, Started
 from headrace.broker.events import TokenLogprobs as LoggedScore
+from headrace.consumer import serving
+from headrace.consumer.results import result_line
 from headrace.gpu_engine.api import EmbedParams, EngineError, Output, TokenLogprobs
 from tests.unit.consumer.fakes import FINGERPRINT, NOW_MS, QUEUE, Rig, delivery, eventually, line
 
@@ -232,3 +236,23 @@ async def test_a_text_that_cannot_be_embedded_is_refused_by_its_place() -> None:
             rig.engine.step(Output(id=request.id, error=error))
             settlement = await rig.settled(f"r{number}")
             assert result(settlement)["response"]["body"]["error"]["param"] == told
+
+
+@pytest.mark.parametrize(("asked", "off_the_loop"), [({}, False), ({"logprobs": True}, True)])
+async def test_a_line_of_numbers_is_made_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], off_the_loop: bool
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def made(*args: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return result_line(*args)
+
+    monkeypatch.setattr(serving, "result_line", made)
+    async with Rig() as rig:
+        rig.publish(delivery(body=line(**asked)))
+        request = await rig.engine.get()
+        rig.engine.give(request.id, 65, finish="stop")
+        assert body_of(await rig.settled())["choices"]
+    [thread] = threads
+    assert (thread is not threading.current_thread()) == off_the_loop

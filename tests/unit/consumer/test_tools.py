@@ -17,7 +17,7 @@ from headrace.broker.lines.request import LineError, ParsedRequest
 from headrace.broker.message import Message
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.prepare import Prepared, Preparer
-from headrace.consumer.results import settlement
+from headrace.consumer.results import result_line, settlement
 from headrace.gpu_engine.api import Output
 from headrace.gpu_engine.text.sim import SimTokenizer
 from headrace.gpu_engine.text.tools.formats import HERMES, CallFormat
@@ -150,7 +150,9 @@ def say(topic: Topic, flight: InFlight, text: str) -> None:
 
 def result(flight: InFlight, reason: str = "stop") -> dict[str, Any]:
     flight.received(Output(id="k", finish_reason=reason), 0.0)
-    done = settlement(flight, "m", 1, str)
+    terminal = flight.terminal()
+    assert terminal is not None
+    done = settlement(flight, result_line(flight, terminal, "m", 1, str))
     assert isinstance(done, Done)
     assert done.line is not None
     choice = json.loads(done.line)["response"]["body"]["choices"][0]
