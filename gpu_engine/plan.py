@@ -23,7 +23,7 @@ from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.folder import CONFIG, read_folder_config, read_hf_config, read_model_type
 from headrace.gpu_engine.models.registry import is_family
-from headrace.gpu_engine.models.shapes import tensor_shapes
+from headrace.gpu_engine.models.shapes import count_weights
 from headrace.gpu_engine.models.weights.gguf import GgufFile
 from headrace.gpu_engine.models.weights.resolve import model_name, resolve_model
 from headrace.gpu_engine.parallel.share import Share, refuse_uneven
@@ -123,7 +123,7 @@ def plan_capacity(
 def _measure_family(name: str, config: ModelConfig) -> ModelSize:
     return ModelSize(
         name=name,
-        num_weights=sum(math.prod(shape) for shape in tensor_shapes(config).values()),
+        num_weights=count_weights(config),
         num_layers=config.num_layers,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,7 +15,7 @@ from headrace.gpu_engine.models.contract import CausalDecoder
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.folder import CONFIG, read_folder_config, read_hf_config, read_model_type
 from headrace.gpu_engine.models.registry import is_family
-from headrace.gpu_engine.models.shapes import tensor_shapes
+from headrace.gpu_engine.models.shapes import count_weights, tensor_shapes
 from headrace.gpu_engine.models.stretch import stretch
 from headrace.gpu_engine.models.weights.dummy import RandomTensors
 from headrace.gpu_engine.models.weights.fingerprint import fingerprint_files
@@ -56,14 +55,11 @@ def load_model(
     name = model_name(model, path)
     if path.is_dir() and not is_family(read_model_type(path)):
         return _load_foreign(name, path, dtype, load_format)
-    config, source, fingerprint = open_checkpoint(path, load_format)
-    shapes = tensor_shapes(config)
-    num_bytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
+    config, source, fingerprint = open_checkpoint(path, load_format, longest)
+    num_bytes = count_weights(config) * dtype.itemsize
     if not lazily:
         require_room(model, num_bytes)
-    stretched = stretch(config, longest)
-    decoder = Decoder(stretched, Tensors(source, shapes, dtype), lazily=lazily)
-    fingerprint += "" if stretched is config else "/long"
+    decoder = Decoder(config, Tensors(source, tensor_shapes(config), dtype), lazily=lazily)
     return LoadedModel(name, fingerprint, num_bytes, decoder)
 
 
@@ -87,8 +83,17 @@ def _load_foreign(name: str, path: Path, dtype: torch.dtype, load_format: LoadFo
     return LoadedModel(name, fingerprint, decoder.num_bytes, decoder)
 
 
-def open_checkpoint(path: Path, load_format: LoadFormat) -> tuple[ModelConfig, TensorSource, str]:
-    """The config of a folder or GGUF file of a family, its tensors, and the fingerprint of its weights."""
+def open_checkpoint(
+    path: Path, load_format: LoadFormat, longest: int | None = None
+) -> tuple[ModelConfig, TensorSource, str]:
+    """The config of a folder or GGUF file of a family, as it is for sequences of `longest` tokens, its
+    tensors, and the fingerprint of its weights, which says too whether they serve long ones."""
+    config, source, fingerprint = _open(path, load_format)
+    stretched = stretch(config, longest)
+    return stretched, source, fingerprint if stretched is config else f"{fingerprint}/long"
+
+
+def _open(path: Path, load_format: LoadFormat) -> tuple[ModelConfig, TensorSource, str]:
     if path.is_file():
         gguf = GgufFile(path)
         if load_format == "dummy":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from headrace.gpu_engine.models.config import ExpertsConfig, ModelConfig
 
 Shapes = dict[str, tuple[int, ...]]
@@ -19,6 +21,11 @@ def tensor_shapes(config: ModelConfig) -> Shapes:
         layer = _norm_shapes(config) | _attention_shapes(config) | _feed_forward_shapes(config, i)
         shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
     return shapes
+
+
+def count_weights(config: ModelConfig) -> int:
+    """How many numbers the whole model has."""
+    return sum(map(prod, tensor_shapes(config).values()))
 
 
 def has_experts(config: ModelConfig, layer: int) -> bool:
