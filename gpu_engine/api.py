@@ -152,6 +152,11 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     embedding: list[float] = []
 
+    @property
+    def is_last(self) -> bool:
+        """Of this answer."""
+        return self.finish_reason is not None or self.error is not None
+
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine serves and how much it can hold. `fingerprint` names model and tokenizer: tokens

@@ -47,7 +47,7 @@ class Answer:
         self.prompt_logprobs += output.prompt_logprobs
         if output.text:
             self.pieces.append(output.text)
-        if output.finish_reason is not None or output.error is not None:
+        if output.is_last:
             self.final = output
 
 

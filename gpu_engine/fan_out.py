@@ -77,7 +77,7 @@ class FanOut(EngineAround[CountingEngine]):
         outputs = [family.rename(output, index)]
         if family.is_waiting:
             outputs += self._let_join(family, output)
-        for ended in [one.index for one in outputs if _is_last(one)]:
+        for ended in [one.index for one in outputs if one.is_last]:
             family.open.discard(ended)
             self._members.pop(family.name(ended), None)
         if not family.open:
@@ -166,7 +166,3 @@ def _check_outputs(request: EngineRequest) -> EngineError | None:
 
 def _count(params: SamplingParams) -> int:
     return params.n if params.best_of is None else params.best_of
-
-
-def _is_last(output: Output) -> bool:
-    return output.finish_reason is not None or output.error is not None

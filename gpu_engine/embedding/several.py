@@ -72,7 +72,7 @@ class SeveralTexts(EngineAround[CountingEngine]):
         if output.id not in self._members:
             return (output,)
         name, index = self._members[output.id]
-        if output.finish_reason is not None or output.error is not None:
+        if output.is_last:
             del self._members[output.id]
             self._open[name].discard(index)
             if not self._open[name]:
