@@ -99,6 +99,11 @@ def native_formats(config: EngineConfig) -> tuple[Format, torch.dtype]:
     return _FORMATS[_weight_format(config)], _cache_dtype(config)
 
 
+def require_packed_room(model: str, num_weights: float, form: Format) -> None:
+    """Raises ModelError where so many weights, kept as `form`, do not fit into this machine's memory."""
+    require_room(model, num_weights * _BYTES[form])
+
+
 def format_suffix(form: Format, cache_dtype: torch.dtype) -> str:
     """What sets a fingerprint apart from that of exact arithmetic; nothing where it is exact."""
     exact = form is Format.FLOAT32 and cache_dtype == torch.float32
@@ -113,7 +118,7 @@ def _go_native(config: EngineConfig, model: LoadedModel) -> tuple[LoadedModel, B
         torch.set_num_threads(1)  # torch's would spin beside the pool's, and has little left to do
     form, cache_dtype = native_formats(config)
     assert isinstance(model.decoder, Decoder)
-    require_room(config.model, model.num_bytes / model.decoder.dtype.itemsize * _BYTES[form])
+    require_packed_room(config.model, model.num_bytes / model.decoder.dtype.itemsize, form)
     adapters = model.adapters if config.lora_modules else None
     decoder = NativeDecoder(model.decoder, pool, form, cache_dtype, adapters)
     fingerprint = model.fingerprint + format_suffix(form, cache_dtype)

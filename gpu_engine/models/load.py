@@ -84,7 +84,7 @@ def _load_foreign(name: str, path: Path, dtype: torch.dtype, load_format: LoadFo
 
 
 def open_checkpoint(
-    path: Path, load_format: LoadFormat, longest: int | None = None
+    path: Path, load_format: LoadFormat, longest: int | None
 ) -> tuple[ModelConfig, TensorSource, str]:
     """The config of a folder or GGUF file of a family, as it is for sequences of `longest` tokens, its
     tensors, and the fingerprint of its weights, which says too whether they serve long ones."""

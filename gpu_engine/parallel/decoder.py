@@ -9,7 +9,7 @@ head: own tokens' logits ─► rank 0 puts them side by side
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 import torch
@@ -20,7 +20,7 @@ from headrace.gpu_engine.memory.errors import is_out_of_memory
 from headrace.gpu_engine.models.blocks import Layer
 from headrace.gpu_engine.models.contract import CausalDecoder
 from headrace.gpu_engine.models.decoder import Decoder
-from headrace.gpu_engine.models.layers import GatedMLP, Linear, Part
+from headrace.gpu_engine.models.layers import Linear, Part
 from headrace.gpu_engine.models.shapes import tensor_shapes
 from headrace.gpu_engine.models.weights.tensors import Tensors, TensorSource
 from headrace.gpu_engine.parallel.group import RankGroup
@@ -36,10 +36,9 @@ T = TypeVar("T")
 class RowParallelLinear(Linear):
     """A `Linear` of whose inputs, and columns of `weight`, this rank has its share."""
 
-    group: RankGroup | None = None
+    group: RankGroup = field(kw_only=True)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        assert self.group is not None
         return self.group.sum(linear(x, self.weight, self.bias))
 
 
@@ -147,28 +146,21 @@ def _widen(logits: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def build_share(share: Share, source: TensorSource, dtype: torch.dtype, group: RankGroup) -> Decoder:
-    """A decoder of torch parts that has one share alone. Its embedding is summed, its layers are not yet."""
-    decoder = Decoder(share.local, Tensors(SharedSource(source, share), tensor_shapes(share.config), dtype))
+    """A decoder of torch parts that has one share alone. Its embedding is summed; its layers are not, nor are
+    they read yet."""
+    tensors = Tensors(SharedSource(source, share), tensor_shapes(share.config), dtype)
+    decoder = Decoder(share.local, tensors, lazily=True)
     decoder.embed = VocabularyEmbedding(decoder.embed, share.vocabulary, group)
     return decoder
 
 
 def sum_over(group: RankGroup, decoder: Decoder) -> Decoder:
-    """The same, each layer's two sums made over all ranks."""
-    decoder.layers = [_sum_layer(group, layer) for layer in decoder.layers]
+    """The same, each layer read, and its two sums made over all ranks."""
+    decoder.layers = [_sum_layer(group, layer) for layer in decoder.take_layers()]
     return decoder
 
 
 def _sum_layer(group: RankGroup, layer: Layer) -> Layer:
-    """The layer, its two sums made over all ranks."""
-    attention, mlp = layer.attention, layer.mlp
-    attention = replace(attention, output=_row_parallel(attention.output, group))
-    if isinstance(mlp, GatedMLP):
-        mlp = replace(mlp, down=_row_parallel(mlp.down, group))
-    else:
-        mlp = Summed(mlp, group)
-    return replace(layer, attention=attention, mlp=mlp)
-
-
-def _row_parallel(part: Linear, group: RankGroup) -> RowParallelLinear:
-    return RowParallelLinear(part.weight, part.bias, group)
+    output = layer.attention.output
+    summed = RowParallelLinear(output.weight, output.bias, group=group)
+    return replace(layer, attention=replace(layer.attention, output=summed), mlp=Summed(layer.mlp, group))

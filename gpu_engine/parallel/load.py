@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,17 +16,16 @@ from headrace.gpu_engine.backend import (
     load_dtype,
     native_formats,
     refuse_formats,
+    require_packed_room,
 )
 from headrace.gpu_engine.config import EngineConfig
-from headrace.gpu_engine.memory.machine import require_memory
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.errors import ModelError
 from headrace.gpu_engine.models.folder import read_model_type
-from headrace.gpu_engine.models.load import LoadedModel, open_checkpoint
+from headrace.gpu_engine.models.load import LoadedModel, open_checkpoint, require_room
 from headrace.gpu_engine.models.registry import is_family
-from headrace.gpu_engine.models.shapes import tensor_shapes
-from headrace.gpu_engine.models.stretch import stretch
+from headrace.gpu_engine.models.shapes import count_weights
 from headrace.gpu_engine.models.weights.resolve import model_name, resolve_model
 from headrace.gpu_engine.models.weights.tensors import TensorSource
 from headrace.gpu_engine.native.attention import NativeMemory
@@ -47,11 +45,6 @@ class OpenModel:
     fingerprint: str
     config: ModelConfig
     source: TensorSource
-
-    @property
-    def num_weights(self) -> int:
-        """Of the whole model."""
-        return sum(math.prod(shape) for shape in tensor_shapes(self.config).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +72,9 @@ def open_model(config: EngineConfig) -> OpenModel:
             f"A model of type '{read_model_type(path)}' is computed by transformers and cannot be shared by "
             f"{size} ranks; leave tensor_parallel_size at 1."
         )
-    model, source, fingerprint = open_checkpoint(path, config.load_format)
+    model, source, fingerprint = open_checkpoint(path, config.load_format, config.max_total_tokens)
     refuse_uneven(model, size)
-    stretched = stretch(model, config.max_total_tokens)
-    fingerprint += "" if stretched is model else "/long"
-    return OpenModel(model_name(config.model, path), fingerprint, stretched, source)
+    return OpenModel(model_name(config.model, path), fingerprint, model, source)
 
 
 def load_share(
@@ -97,13 +88,13 @@ def load_share(
     """
     torch.set_num_threads(share_of_threads(config))
     dtype = load_dtype(config)
-    num_bytes = model.num_weights * dtype.itemsize
-    require_memory(num_bytes, f"The weights of {config.model} take", "use a smaller model, or bfloat16")
     share = Share(model.config, group.rank, group.size)
     decoder = build_share(share, model.source, dtype, group)
     if _is_native(config, decoder):
         return _go_native(config, model, share, decoder, group)
     refuse_formats(config, model.name)
+    num_bytes = count_weights(model.config) * dtype.itemsize
+    require_room(config.model, num_bytes)
     shared = SharedDecoder(share, sum_over(group, decoder), group)
     memory = SharedMemory(select_backend(config.attention), share.size)
     return LoadedModel(model.name, model.fingerprint, num_bytes, shared), memory
@@ -120,6 +111,7 @@ def _go_native(
     pool = Pool(threads, kernels=kernels, pin=config.pin_threads)
     torch.set_num_threads(1)  # torch's would spin beside the pool's, and has little left to do
     form, cache_dtype = native_formats(config)
+    require_packed_room(config.model, count_weights(model.config), form)
     own = NativeShare(decoder, Kernels(pool, form, group), cache_dtype)
     suffix = format_suffix(form, cache_dtype)
     # A scale spans the inputs of one rank only, so that other numbers of ranks round otherwise.

@@ -95,8 +95,8 @@ class NativeShare:
         self._embed, self._norm = decoder.embed, decoder.norm
         self._ropes, self._layer_ropes = decoder.ropes, decoder.layer_ropes
         self._pool = kernels.pool
-        layers = range(self.config.num_layers)
-        self._layers = [NativeLayer(decoder.layers.pop(0), i, self.config, kernels) for i in layers]
+        layers = enumerate(decoder.take_layers())
+        self._layers = [NativeLayer(layer, i, self.config, kernels) for i, layer in layers]
         self._head = pack_head(kernels.pool, decoder.head.weight, kernels.form)
 
     @property

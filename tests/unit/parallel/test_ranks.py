@@ -18,11 +18,14 @@ from headrace.gpu_engine.api import EngineRequest, SamplingParams
 from headrace.gpu_engine.build import EngineUnusable, build_engine
 from headrace.gpu_engine.config import EngineConfig
 from headrace.gpu_engine.engine import StepEngine
+from headrace.gpu_engine.memory import machine
 from headrace.gpu_engine.models.errors import ModelError
-from headrace.gpu_engine.models.layers import GatedMLP, Linear
+from headrace.gpu_engine.models.folder import read_folder_config
+from headrace.gpu_engine.models.layers import Linear
+from headrace.gpu_engine.models.shapes import count_weights
 from headrace.gpu_engine.native.library import library
 from headrace.gpu_engine.parallel.crew import Crew, RanksLost
-from headrace.gpu_engine.parallel.decoder import SharedDecoder, VocabularyEmbedding
+from headrace.gpu_engine.parallel.decoder import SharedDecoder, Summed, VocabularyEmbedding
 from headrace.gpu_engine.parallel.group import connect
 from headrace.gpu_engine.parallel.load import open_model, share_of_cpus, share_of_threads
 from headrace.gpu_engine.parallel.messages import Compute, Failed, Joined, Tokens, encode
@@ -146,7 +149,7 @@ def test_a_step_in_which_any_rank_runs_out_of_memory_anywhere_can_be_taken_again
 ) -> None:
     """After the embedding, a layer's first or second sum, before one, in the head, in the sampler: calls are
     counted over both ranks, which take turns as they like."""
-    places = [(VocabularyEmbedding, "__call__", 2), (GatedMLP, "__call__", 6), (Linear, "__call__", 14)]
+    places = [(VocabularyEmbedding, "__call__", 2), (Summed, "__call__", 6), (Linear, "__call__", 20)]
     with ranks(config_of(tiny_model("llama"))) as runner:
         expected = runner.launch(PLAN)
         for owner, method, times in [*places, (SamplingHead, "sample", 1)]:
@@ -194,6 +197,19 @@ def test_kv_memory_is_that_of_all_ranks_together(tiny_model: TinyModel) -> None:
         config = config_of(tiny_model("llama"), size, **fields)
         with ranks(config) as runner:
             assert (runner.num_blocks, runner.num_host_slots) == (blocks, slots)
+
+
+@needs_kernels
+def test_weights_must_fit_in_the_format_that_they_are_kept_in(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fields = tiny_model("llama"), {"num_kv_blocks": 8}
+    too_little = 4 * count_weights(read_folder_config(folder)) - 1
+    monkeypatch.setattr(machine, "machine_memory", lambda: too_little)
+    with pytest.raises(ModelError, match="The weights of"):
+        lead_threads(config_of(folder, **fields))
+    with ranks(config_of(folder, backend="native", weight_format="int8", **fields)) as runner:
+        assert list(runner.launch(PLAN).sampled) == ["a"]
 
 
 def test_threads_and_cpus_are_divided_among_the_ranks(tmp_path: Path) -> None:
