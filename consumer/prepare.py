@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TypeVar
 
@@ -149,8 +150,9 @@ class Preparer:
             return LineError("invalid_request", problem, "prompt_logprobs", parsed.custom_id)
         if not any(kept) or not prepared.can_resume:
             return prepared
-        replayed = (self._replay(prepared, kept[place : place + 1]) for place in range(prepared.params.n))
-        return msgspec.structs.replace(prepared, replayed=tuple(replayed))
+        of_each = islice(chain(kept, repeat(())), prepared.params.n)
+        replayed = tuple(self._replay(prepared, tokens) for tokens in of_each)
+        return msgspec.structs.replace(prepared, replayed=replayed)
 
     def _prepare(self, parsed: ParsedRequest) -> Prepared:
         """Raises TextError."""
@@ -166,18 +168,16 @@ class Preparer:
         params = msgspec.structs.replace(params, grammar=tool_grammar(tools, call_format))
         return Prepared(prompt_ids, params, call_format=call_format)
 
-    def _replay(self, prepared: Prepared, kept: Sequence[Sequence[int]]) -> str:
-        """The text that one answer's tokens make; there may be none of it."""
-        tokens = [token for known in kept for token in known]
-        if not tokens:
-            return ""
-        return open_text(self._tokenizer, prepared.prompt_ids, prepared.params).feed(tokens)
+    def _replay(self, prepared: Prepared, tokens: Sequence[int]) -> str:
+        """The text that one answer's tokens make; without any, not even an echoed prompt was shown."""
+        return open_text(self._tokenizer, prepared.prompt_ids, prepared.params).feed(tokens) if tokens else ""
 
     def _hopeless(self, parsed: ParsedRequest) -> str | None:
         limit = self._max_input_length
         if limit is None:
             return None
-        chat = (parsed.messages, tool_fields(parsed.tools.offered) if parsed.tools else ())
+        tools = offered_tools(parsed)
+        chat = (parsed.messages, tool_fields(tools.offered) if tools is not None else ())
         texts = [chat, parsed.prompt, *(parsed.embedding.inputs if parsed.embedding else ())]
         characters = max(map(_characters, texts))  # token ids have none: they are for the engine to count
         if characters <= limit * CHARACTERS_PER_TOKEN:

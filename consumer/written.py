@@ -35,10 +35,6 @@ class Written:
         """Of all answers."""
         return sum(map(len, self._tokens.values()))
 
-    def token_ids(self, choice: int) -> list[int]:
-        """Those of an answer."""
-        return self._tokens.get(choice, [])
-
     def characters(self, choice: int) -> int:
         """The length of an answer's text."""
         return self._characters.get(choice, 0)

@@ -129,6 +129,7 @@ async def test_tools_count_among_what_is_too_long_to_be_tokenised(preparer: Prep
     refused = await prepared(preparer, tools=[long])
     assert isinstance(refused, LineError)
     assert refused.code == "context_length_exceeded"
+    assert isinstance(await prepared(preparer, tools=[long], tool_choice="none"), Prepared)
 
 
 # ------------------------------------------------------------------------------------- from the engine
