@@ -12,12 +12,11 @@ from headrace.gpu_engine.scheduling.step import Chunk, StepPlan
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
-    """The first message: be rank `rank` of `size`, of the engine that `config_json` describes;
-    `meeting_place` and times as `group.connect` takes them."""
+    """The first message: be rank `rank` of the engine that `config_json` describes; `meeting_place` and times
+    as `group.connect` takes them."""
 
     config_json: bytes
     rank: int
-    size: int
     meeting_place: str
     patience_s: float
     connect_s: float

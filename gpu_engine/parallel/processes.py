@@ -7,9 +7,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
-from queue import SimpleQueue
 from typing import Final
 
 from headrace.gpu_engine.parallel import worker
@@ -41,31 +41,34 @@ class WorkerProcess:
 
 
 def start_workers(count: int) -> Sequence[WorkerProcess]:
-    """As many processes, which wait for their first order.
+    """As many processes, which wait for their first order. Raises OSError where one does not start, and ends
+    those that did.
 
     A thread of each starts it and stays until it has ended: on Linux a child that is to die with its parent
     dies with the thread that started it, and the caller's may be short-lived. They are not started by
     `multiprocessing`, which would run the user's own script in them, and refuses to within a daemonic
     process, such as a consumer's engine.
     """
-    started: SimpleQueue[WorkerProcess | OSError] = SimpleQueue()
-    for _ in range(count):
-        threading.Thread(target=_keep, args=(started,), name="headrace-rank", daemon=True).start()
-    workers = [started.get() for _ in range(count)]
-    for one in workers:
-        if isinstance(one, OSError):
-            raise one
-    return [one for one in workers if isinstance(one, WorkerProcess)]
-
-
-def _keep(started: SimpleQueue[WorkerProcess | OSError]) -> None:
+    started: list[Future[WorkerProcess]] = [Future() for _ in range(count)]
+    for one in started:
+        threading.Thread(target=_keep, args=(one,), name="headrace-rank", daemon=True).start()
     try:
-        one = _start()
-    except OSError as error:
-        started.put(error)
+        return [one.result() for one in started]
+    except Exception:
+        for one in started:
+            if one.exception() is None:
+                one.result().kill()
+        raise
+
+
+def _keep(started: Future[WorkerProcess]) -> None:
+    try:
+        process = _start()
+    except Exception as error:
+        started.set_exception(error)
         return
-    started.put(one)
-    one.released.wait()
+    started.set_result(process)
+    process.released.wait()
 
 
 def _start() -> WorkerProcess:

@@ -48,7 +48,7 @@ class Rank:
         return rank
 
     @torch.inference_mode()
-    def obey(self) -> bool:
+    def obey(self) -> None:
         """Waits for one order and does it. Raises EOFError when rank 0 is gone, and PeersLost."""
         match decode_order(self._connection.recv_bytes()):
             case Compute() as order:
@@ -58,7 +58,6 @@ class Rank:
                 self._decoder.logits(self._decoder.make_room(rows))
             case Join():
                 raise AssertionError("a rank joins once")
-        return True
 
 
 def _meet(config: EngineConfig, order: Join) -> RankGroup:
@@ -66,7 +65,7 @@ def _meet(config: EngineConfig, order: Join) -> RankGroup:
         config.device,
         order.meeting_place,
         order.rank,
-        order.size,
+        config.tensor_parallel_size,
         patience_s=order.patience_s,
         connect_s=order.connect_s,
     )

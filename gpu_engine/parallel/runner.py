@@ -153,7 +153,6 @@ def _meet(config: EngineConfig, crew: Crew, meeting_place: str, patience: Patien
             Join(
                 config_json=config.model_dump_json().encode(),
                 rank=rank,
-                size=crew.size,
                 meeting_place=meeting_place,
                 patience_s=patience.step_s,
                 connect_s=patience.start_s,

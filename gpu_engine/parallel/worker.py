@@ -37,23 +37,22 @@ def serve(connection: Pipe) -> int:
     except (EOFError, ConnectionError):
         return 0
     # Here, since it takes seconds; see above.
-    from headrace.gpu_engine.models.errors import ModelError
+    from headrace.gpu_engine.models.errors import ModelError, one_line
     from headrace.gpu_engine.parallel.group import PeersLost
     from headrace.gpu_engine.parallel.messages import Failed
     from headrace.gpu_engine.parallel.rank import Rank
 
     try:
         rank = Rank.join(connection, first)
-        while rank.obey():
-            pass
+        while True:
+            rank.obey()
     except (EOFError, PeersLost, ConnectionError):
         return 0  # somebody else is to blame
     except ModelError as error:
         return _tell(connection, Failed(str(error), by_user=True))
     except Exception as error:
         traceback.print_exc()
-        return _tell(connection, Failed(f"{type(error).__name__}: {error}"))
-    return 0
+        return _tell(connection, Failed(f"{type(error).__name__}: {one_line(error)}"))
 
 
 def _tell(connection: Pipe, failure: FromWorker) -> int:

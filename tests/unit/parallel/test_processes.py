@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
+from itertools import count
 
 import pytest
 
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.parallel import processes
 from headrace.gpu_engine.parallel.crew import RanksLost
 from headrace.gpu_engine.parallel.load import open_model
-from headrace.gpu_engine.parallel.processes import start_workers
+from headrace.gpu_engine.parallel.processes import WorkerProcess, start_workers
 from headrace.gpu_engine.parallel.runner import lead
 from headrace.gpu_engine.runner import load_runner
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan
@@ -69,6 +72,23 @@ def test_a_process_that_is_told_nothing_more_ends_by_itself() -> None:
     [worker] = start_workers(1)
     worker.connection.close()
     assert worker.wait(PATIENCE_S) == 0
+
+
+def test_where_one_process_cannot_start_the_others_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[WorkerProcess] = []
+    start, calls = processes._start, count(1)
+
+    def start_one() -> WorkerProcess:
+        if next(calls) == 2:
+            raise BlockingIOError("Resource temporarily unavailable")
+        started.append(start())
+        return started[0]
+
+    monkeypatch.setattr(processes, "_start", start_one)
+    with pytest.raises(BlockingIOError):
+        start_workers(2)
+    [worker] = started
+    assert worker.wait(0) == -signal.SIGKILL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the end of its connection ends a rank")
