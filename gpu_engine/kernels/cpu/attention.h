@@ -12,7 +12,7 @@ namespace headrace {
 
 enum class CacheFormat : int { kFloat32 = 0, kBf16 = 1 };
 
-// One step, as attention/contract.py's RaggedBatch describes it; mirrored in native/library.py.
+// One step, as attention/contract.py's RaggedBatch describes it; mirrored in native/declarations.py.
 struct Step {
   const int64_t* slots;          // [tokens]; below 0: padding, nothing is stored
   const int32_t* query_start;    // [sequences + 1]

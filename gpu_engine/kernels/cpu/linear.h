@@ -18,8 +18,8 @@ enum class Into : int {
   kGatedGelu = 3,  // gelu(gate) * up, by tanh
 };
 
-// A packed weight matrix; mirrored in native/library.py. `scales`: of each column, for Int8 and
-// Int4 of each chunk and column; none for floats. `bias` may be null.
+// A packed weight matrix; mirrored in native/declarations.py. `scales`: of each column, for
+// Int8 and Int4 of each chunk and column; none for floats. `bias` may be null.
 struct Linear {
   const char* weights;
   const float* scales;

@@ -15,7 +15,8 @@
 namespace headrace {
 
 // One pair A, B. Its columns are whole vectors of the packed ones (see `formats.h`): `first`, `first + stride`, …
-// The stride is 1, or 2 in a gated layer, which has vectors of gates and of ups in turn. Mirrored in native/lora.py, as are the others.
+// The stride is 1, or 2 in a gated layer, which has vectors of gates and of ups in turn. Mirrored in
+// native/declarations.py, as are the others but `Shrunk`.
 struct LoraPart {
   const float* b;              // [count][ranks][kLanes], times the adapter's scale
   int32_t first_rank, ranks;   // its rows of A among those of the layer's parts
