@@ -15,8 +15,8 @@ import typer
 
 from headrace.cli.errors import SENTENCE, ExitCode
 from headrace.cli.interrupts import raised_interrupts
-from headrace.cli.parent import die_with_parent
 from headrace.cli.settings import read_environment
+from headrace.gpu_engine.lifeline import die_with
 
 # In the order of the help. Each is a function of this name in the module `headrace.cli.<name>`, or a group of
 # commands.
@@ -56,7 +56,7 @@ def execute(arguments: Sequence[str]) -> int:
         environment = read_environment()
         debug = debug or environment.debug
         if environment.parent is not None:
-            die_with_parent(environment.parent)
+            die_with(environment.parent)
         logging.basicConfig(level=environment.log_level, format=LOG_FORMAT)
         if words[0] not in SERVICES:  # what a broker promises less than it could, those say once
             logging.getLogger("headrace.broker.connect").setLevel(logging.ERROR)

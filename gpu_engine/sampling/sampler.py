@@ -5,11 +5,9 @@ parameters, seed and position alone, whatever else is in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import torch
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.sampling.filters import Places, Row, find_place, keep_min_p, keep_top_k, keep_top_p
@@ -21,20 +19,6 @@ HOTTEST: Final = 1e30
 keep the quotient within float32."""
 
 
-def sample(
-    logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]
-) -> list[int | None]:
-    """Next token of each row of `logits` [R, V], any float dtype; None where a row is not finite.
-
-    `positions` are those that the tokens will have. Among equal largest logits greedy takes the first.
-    """
-    rows = logits.float().cpu().numpy()
-    every = np.arange(rows.shape[1])
-    return [
-        choose(row, every, own, position) for row, own, position in zip(rows, params, positions, strict=True)
-    ]
-
-
 def find_best(logits: Row) -> int | None:
     """The first of the largest logits; None where any is not finite: NaN is both the largest and the smallest
     value of a row that holds one."""
@@ -43,7 +27,9 @@ def find_best(logits: Row) -> int | None:
 
 
 def choose(logits: Row, every: Places, params: SamplingParams, position: int) -> int | None:
-    """As `sample`, for one row; `every`: all token ids, made once for all rows."""
+    """Next token of a row of `logits` [V], float32; None where it is not finite. `position` is the one that
+    the token will have; `every`: all token ids, made once for all rows. Among equal largest logits greedy
+    takes the first."""
     best = find_best(logits)
     if best is None or params.temperature == 0:
         return best

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.gpu_engine.api import SamplingParams
 from headrace.gpu_engine.sampling.noise import uniform
-from headrace.gpu_engine.sampling.sampler import sample
+from tests.support.sampling import sample
 
 torch.set_num_threads(1)
 

@@ -7,10 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from headrace.gpu_engine.api import EngineRequest, SamplingParams
-from headrace.gpu_engine.sampling.sampler import sample
+from headrace.gpu_engine.sampling.sampler import choose
 from tests.unit.engine.fakes import EOS
 from tests.unit.sampling.logit_runner import logits_after
 
@@ -38,8 +39,8 @@ def _next(prompt: Sequence[int], output: Sequence[int], params: SamplingParams) 
 def sample_one(logits: Sequence[float], params: SamplingParams, position: int) -> int:
     """Through the plain sampler, with minus infinity as far down as it takes finite numbers."""
     lowest = min(value for value in logits if value > -math.inf) - 1e6
-    row = torch.tensor([[value if value > -math.inf else lowest for value in logits]])
-    (token,) = sample(row, [params], [position])
+    row = np.array([value if value > -math.inf else lowest for value in logits], np.float32)
+    token = choose(row, np.arange(len(row)), params, position)
     assert token is not None
     return token
 
