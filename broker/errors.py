@@ -15,6 +15,10 @@ class BrokerRefused(BrokerError):
     """The broker answers, but cannot be used as it is (wrong settings, a cluster, too old)."""
 
 
+class TooLarge(BrokerError):
+    """A message is larger than the broker takes, now and ever."""
+
+
 class UnknownCursor(BrokerError):
     """The cursor does not name a place in this request's log."""
 

@@ -2,7 +2,8 @@
 
 | kind        | examples                                            | what happens                     |
 |-------------|-----------------------------------------------------|----------------------------------|
-| INVALID     | bad parameter, too long, model of nobody, blob gone | fails at once, never retried     |
+| INVALID     | bad parameter, too long, model of nobody, blob gone,| fails at once, never retried     |
+|             | a result that is larger than the broker takes       |                                  |
 | UNREADABLE  | bytes that are no message                           | dead letter with its reason      |
 | OVERDUE     | waited longer than it may, engine's own queue full  | fails at once, 429               |
 | STOPPED     | cancelled, deadline passed                          | ends with the text so far        |
@@ -37,6 +38,7 @@ BAD_REQUEST = 400
 NOT_FOUND = 404
 TOO_MANY = 429
 INTERNAL = 500
+RESULT_TOO_LARGE = "result_too_large"
 
 
 class Kind(enum.Enum):
@@ -132,6 +134,15 @@ def refused_by_engine(error: EngineError, param: str) -> Failure:
     if error.code == "rate_limit_exceeded":
         return Failure(Kind.OVERDUE, error.code, error.message, TOO_MANY)
     return Failure(Kind.INVALID, error.code, error.message, BAD_REQUEST, param)
+
+
+def result_too_large() -> Failure:
+    """The broker takes no message of that size. Nothing of the result is kept but what the log has."""
+    message = (
+        "the result is larger than the broker takes: ask for less in one request (fewer answers, texts or "
+        "log probabilities)"
+    )
+    return Failure(Kind.INVALID, RESULT_TOO_LARGE, message, BAD_REQUEST)
 
 
 def nobody_serves(model: str, served: Sequence[str]) -> Failure:

@@ -267,6 +267,13 @@ class InFlight:
             )
         self.end(failure.ending(failed))
 
+    def fail_finished(self, failure: Failure, now: float) -> None:
+        """It had come to its end, and cannot be settled so: it fails instead, unless it leaves in another way
+        by now."""
+        if self.ending is not None and isinstance(self.ending.terminal, Finished):
+            self.ending = None
+            self.fail(failure, now)
+
     def end(self, ending: Ending) -> None:
         """Decides how it leaves; the first decision stands, see `overrule`."""
         if self.ending is None:

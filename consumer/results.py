@@ -8,6 +8,7 @@ from headrace.broker.lines.logprobs import Prompt, Spell
 from headrace.broker.lines.output import Choice, embeddings_line, failure_line, result_id, success_line
 from headrace.consumer.answers import Answer
 from headrace.consumer.endings import Exit
+from headrace.consumer.failures import RESULT_TOO_LARGE
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.rest import take_rest
 from headrace.consumer.tools import calls_in, read_answer
@@ -44,7 +45,8 @@ def result_line(flight: InFlight, terminal: Terminal, model: str, created: int, 
                 result_id=result_id(flight.request_id),
                 request_id=flight.request_id,
                 failed=terminal,
-                partial=flight.answers[0].text,
+                # Its text may be what was too large; the log has it.
+                partial="" if terminal.code == RESULT_TOO_LARGE else flight.answers[0].text,
             )
 
 

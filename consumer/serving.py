@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from headrace.broker.errors import TooLarge
 from headrace.broker.message import Delivery, Lane
 from headrace.consumer import failures
 from headrace.consumer.doom import Doom
@@ -15,11 +17,13 @@ from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.fair_queue import Ticket
 from headrace.consumer.inflight import InFlight, Phase
 from headrace.consumer.means import Means
-from headrace.consumer.ownership import first_open, settle_for_sure
+from headrace.consumer.ownership import first_open, reopen, settle_for_sure
 from headrace.consumer.preparation import Preparation
 from headrace.consumer.rest import is_flushed
 from headrace.consumer.results import is_of_numbers, result_line, settlement
 from headrace.consumer.timing import Timing
+
+log = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 4  # of a prompt, roughly; put right when the request ends
 
@@ -80,11 +84,7 @@ class Serving:
             await self._until(lambda: self.flight.ending is not None)
             self.means.publisher.wake()
             await self._until(lambda: is_flushed(self.flight))
-            line = await self._result_line()
-            self._settling = True
-            return await settle_for_sure(
-                self.means.session, self.flight, lambda flight: settlement(flight, line), self.means.outage
-            )
+            return await self._settle()
         finally:
             self.timing.stop()
 
@@ -176,6 +176,23 @@ class Serving:
         while not condition():
             self._moved.clear()
             await self._moved.wait()
+
+    async def _settle(self) -> bool:
+        """A result that the broker can never take gives way to a failure that says so."""
+        self._settling = True
+        try:
+            return await self._settle_as_it_is()
+        except TooLarge as error:
+            log.error("the result of request %s cannot be written: %s", self.flight.request_id, error)
+            await reopen(self.means.session, self.flight, self.means.outage)
+            self.flight.fail_finished(failures.result_too_large(), self.means.clock())
+            return await self._settle_as_it_is()
+
+    async def _settle_as_it_is(self) -> bool:
+        line = await self._result_line()
+        return await settle_for_sure(
+            self.means.session, self.flight, lambda flight: settlement(flight, line), self.means.outage
+        )
 
     async def _result_line(self) -> bytes | None:
         """Made once, however often it takes to settle; a long one off the event loop."""

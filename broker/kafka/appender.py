@@ -23,6 +23,7 @@ from headrace.broker.kafka.codec import Record, size_of
 from headrace.broker.kafka.departures import Departure
 from headrace.broker.kafka.epochs import Beside, statement
 from headrace.broker.kafka.event_records import Closing, encode_event_record
+from headrace.broker.kafka.failures import too_large
 from headrace.broker.kafka.publisher import Publisher
 from headrace.broker.kafka.tenure import FENCE_EVERY_MS, STATE_EVERY_MS, Tenure
 
@@ -70,15 +71,19 @@ class Appender:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def append(self, entries: Sequence[Entry], also: Sequence[Record] = ()) -> None:
-        """In one go with the records `also`. When it raises, the fate of all of it is unknown."""
+        """In one go with the records `also`. When it raises, the fate of all of it is unknown; of what is
+        TooLarge, nothing was written, and no one else's."""
         if not entries and not also:
             return
+        records = [*(entry.record for entry in entries), *also]
+        if any(size_of(record) > self._most_bytes for record in records):
+            raise too_large()
         logs = {(id(entry.tenure), entry.key) for entry in entries}
         for stating in [self._stating[log] for log in logs & self._stating.keys()]:
             await stating.wait()
         self._under_way.update(logs)
         try:
-            answers = await self._send([*(entry.record for entry in entries), *also])
+            answers = await self._send(records)
         except BaseException:
             for entry in entries:
                 entry.tenure.doubt(entry.key)

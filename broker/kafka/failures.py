@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import kafka.errors as ke
 
-from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable, TooLarge
 
 # What passes by itself, though kafka-python does not count it as retriable.
 _PASSING = (
@@ -70,8 +70,8 @@ def translate(error: BaseException, servers: str) -> BrokerError:
     return BrokerRefused(f"{servers} refused a request: {text}")
 
 
-def too_large() -> BrokerError:
-    return BrokerError(
+def too_large() -> TooLarge:
+    return TooLarge(
         "a message is larger than the topic takes; put its body into the blob store and send its address "
         "(claim check: set a blob store), or raise max_message_bytes"
     )

@@ -34,7 +34,7 @@ from headrace.broker.contract import (
 )
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.appender import Appender, Entry
-from headrace.broker.kafka.codec import Record, chunk_record
+from headrace.broker.kafka.codec import Record, chunk_record, size_of
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.control import Report
 from headrace.broker.kafka.epochs import copy_of
@@ -222,7 +222,11 @@ class KafkaSession:
         except BrokerError as error:
             logger.warning("chunks of %s are lost: %s", ref.request_id, error)
             return []
-        return [chunk_record(message, ref, chunk) for chunk in item.chunks]
+        records = [chunk_record(message, ref, chunk) for chunk in item.chunks]
+        fitting = [r for r in records if size_of(r) <= self._at.settings.max_message_bytes]
+        if len(fitting) < len(records):
+            logger.warning("chunks of %s are lost: larger than the topic takes", ref.request_id)
+        return fitting
 
     def _runs(self, tenure: Tenure, delivery: Delivery, epoch: int) -> bool:
         return tenure.runs_it(delivery, epoch) and not tenure.log(delivery).fold.ended

@@ -15,7 +15,7 @@ import msgspec
 from headrace.gpu_engine.api import CountingEngine, EngineError, EngineRequest, Output, id_in_use
 from headrace.gpu_engine.around import EngineAround, member_id
 
-MOST_NUMBERS: Final = 1 << 19
+MOST_NUMBERS: Final = 1 << 18
 """Of all vectors of one request: what they go through on their way, such as a line, is bounded."""
 
 

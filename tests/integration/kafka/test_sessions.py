@@ -15,7 +15,7 @@ import pytest
 
 from headrace.broker.connect import connect
 from headrace.broker.contract import Append, ConsumerSession, Done, OpenOutcome, Retry
-from headrace.broker.errors import BrokerRefused, BrokerUnavailable
+from headrace.broker.errors import BrokerRefused, BrokerUnavailable, TooLarge
 from headrace.broker.events import Delta, Finished, Handed
 from headrace.broker.ids import new_request_id
 from headrace.broker.kafka import commits
@@ -381,3 +381,29 @@ async def test_a_retry_is_forwarded_by_whoever_owns_its_delay_to_the_same_index(
 async def test_a_lease_that_the_brokers_do_not_allow_is_one_clear_sentence(fleet: Fleet) -> None:
     with pytest.raises(BrokerRefused, match=r"group\.min\.session\.timeout\.ms"):
         await fleet.broker.consume([Lane.STANDARD], 100)
+
+
+async def test_what_is_too_large_is_refused_to_its_writer_alone_and_the_request_can_still_end(
+    kafka_url: str, prefix: str
+) -> None:
+    options = {**OPTIONS, "max_message_bytes": str(64 << 10)}
+    fleet = Fleet(await connect(kafka_url, prefix=prefix, options=options))
+    try:
+        session = await fleet.consume()
+        await publish(fleet.broker, Message(BODY, "large"), Message(BODY, "small"))
+        writers = {
+            each.ref.request_id: await Writer.open(session, each) for each in await deliveries(session, 2)
+        }
+        for writer in writers.values():
+            await writer.start()
+        refused, settled = await asyncio.gather(
+            writers["large"].finish(line=b"x" * (128 << 10)),
+            writers["small"].finish(line=b"y"),
+            return_exceptions=True,
+        )
+        assert isinstance(refused, TooLarge)
+        assert settled is True
+        again = await Writer.open(session, writers["large"].delivery)
+        assert await again.finish()
+    finally:
+        await fleet.close()

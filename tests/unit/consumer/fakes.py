@@ -25,7 +25,7 @@ from headrace.broker.contract import (
     Serves,
     Settlement,
 )
-from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.errors import BrokerUnavailable, TooLarge
 from headrace.broker.events import Delta, Event, Handed, Started
 from headrace.broker.fold import Fold, fold
 from headrace.broker.message import Delivery, Lane, Message, RequestRef
@@ -123,6 +123,7 @@ class FakeSession:
         self.faults: dict[str, Fault] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.heartbeat_error: Exception | None = None
+        self.most_bytes: int | None = None  # of a settlement's line
         self.now_ms = NOW_MS
         self._cancellations: asyncio.Queue[RequestRef] = asyncio.Queue()
 
@@ -221,6 +222,9 @@ class FakeSession:
     def _settle(self, name: str, epoch: int, settlement: Settlement) -> bool:
         if epoch < self.epochs.get(name, 0) and epoch != 0:
             return False
+        line = getattr(settlement, "line", None) or b""
+        if self.most_bytes is not None and len(line) > self.most_bytes:
+            raise TooLarge("a message is larger than the topic takes")
         terminal = settlement.terminal if isinstance(settlement, Done | DeadLetter) else None
         if terminal is not None:
             before = settlement.events if isinstance(settlement, Done) else ()

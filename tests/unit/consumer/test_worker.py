@@ -186,6 +186,26 @@ async def test_an_invalid_request_fails_at_once_with_status_400_and_a_line() -> 
         assert not rig.engine.added
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_result_that_the_broker_can_never_take_fails_and_its_neighbour_is_answered(
+    stream: bool,
+) -> None:
+    async with Rig() as rig:
+        rig.session.most_bytes = 1_000
+        rig.publish(delivery("large", stream=stream), delivery("small", stream=stream))
+        by_name = [(await rig.engine.get()).id, (await rig.engine.get(2)).id]
+        for request_id, letters in zip(by_name, (800, 3), strict=True):
+            for _ in range(letters):
+                rig.engine.give(request_id, 65)
+            rig.engine.give(request_id, 66, finish="length")
+        failure = failed(await rig.settled("large"))
+        assert (failure.code, failure.status) == ("result_too_large", 400)
+        assert "ask for less in one request" in failure.message
+        assert isinstance(done(await rig.settled("small")).terminal, Finished)
+        assert rig.session.fold("large").ended
+        await rig.idle()
+
+
 async def test_an_unreadable_message_is_a_dead_letter_with_a_line_and_its_neighbour_runs() -> None:
     async with Rig() as rig:
         rig.publish(delivery("bad", body=b"{nonsense"), delivery("good"))

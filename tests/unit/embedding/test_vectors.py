@@ -231,5 +231,5 @@ def test_of_several_texts_all_are_taken_or_none(tiny_model: TinyModel) -> None:
     many = EmbedParams(others=[[4]] * (1 << 13))
     error = engine.add(EngineRequest(id="r", prompt_ids=[3], embed=many))
     assert error is not None
-    assert "more than the 524288 numbers" in error.message
+    assert "more than the 262144 numbers" in error.message
     assert not engine.has_work
