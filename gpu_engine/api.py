@@ -101,7 +101,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     its place where need be (0 interactive … 3 background); `deadline_ms` orders those of one priority,
     earliest first, and ends nothing: any clock will do, if it is the same for all. `embed`: nothing is
     generated, the request ends (`stop`) with a vector. Of `n` answers `output_ids` are the first one's, and
-    `other_outputs` those of all others, or of none."""
+    `other_outputs` those of all others, or of none. `prompt_of`: a request with the same prompt, whose keys
+    and values may be shared while it runs."""
 
     id: str
     prompt_ids: list[int]
@@ -112,6 +113,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int | None = None
     other_outputs: list[list[int]] = []
     embed: EmbedParams | None = None
+    prompt_of: str | None = None
 
 
 class EngineError(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,11 +136,11 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
     `token_ids` are all new ids, `text` what may be shown of them (text that could still become a stop
     string, or half a character, is held back). `finish_reason`: `stop`, `length` or `abort`; set, or
-    `error` set, in exactly one output per request, the last. `cached_tokens`: prompt tokens that came
-    from the prefix cache, valid in every output. `logprobs`: one for each of `token_ids`, where asked for;
-    `prompt_logprobs`: of all prompt tokens but the first, in the first output with a token. `index`: which of
-    the `n` answers this belongs to; each has its last output. `embedding`: the vector of an embedded text,
-    in its last output.
+    `error` set, in exactly one output per request, the last. `cached_tokens`: prompt tokens that were known
+    when it began, from the prefix cache or another answer; valid in every output. `logprobs`: one for each of
+    `token_ids`, where asked for; `prompt_logprobs`: of all prompt tokens but the first, in the first output
+    with a token. `index`: which of the `n` answers this belongs to; each has its last output. `embedding`:
+    the vector of an embedded text, in its last output.
     """
 
     id: str

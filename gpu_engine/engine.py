@@ -231,6 +231,7 @@ class StepEngine:
             drafter=self._drafters.make(controls),
             turn=turn_of(request),
             adapter=request.adapter,
+            prompt_of=request.prompt_of,
         )
 
     def _say(self, outcome: StepOutcome, result: StepResult) -> Output:

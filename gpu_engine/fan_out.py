@@ -1,15 +1,13 @@
 """Several answers to one prompt, as an engine around an engine: the inner one knows only single answers.
 
     add(n = 3) ──► answer 0 joins, computes the prompt, brings its first token
-                     └──► answers 1, 2 join: the prompt's blocks are in the prefix cache, shared by reference
-                          count; each computes the tokens behind the last full block, and then its own
+                     └──► answers 1, 2 join: they share the prompt's full blocks, get a copy of the one that
+                          is not full, and compute its last token again (`scheduling.prefixes`)
 
-So a prompt is computed once, up to less than one block for each further answer. They could share the partial
-block too, by copying it before it is written to. That would save one short chunk in an answer's life, which
-rides in a step that runs anyway, and cost a second way for tokens to come into being. A join by prefix hit is
-the path that every request takes, and it stays right when an answer is preempted. (Without prefix caching
-each answer computes the whole prompt.) Answers that were interrupted go on in the same way, each from its own
-tokens; one that had ended by then brings its end again. The best of several have no tokens to go on from.
+So a prompt is computed once. Where the first answer does not run any more by then, or has lost its place, the
+prefix cache serves, as it does after a preemption. Answers that were interrupted go on in the same way, each
+from its own tokens; one that had ended by then brings its end again. The best of several have no tokens to go
+on from.
 """
 
 from __future__ import annotations
@@ -134,6 +132,7 @@ class _Family:
             params=own,
             output_ids=outputs[index] if index < len(outputs) else [],
             other_outputs=[],
+            prompt_of=self.name(0) if index else None,
         )
 
     def rename(self, output: Output, index: int) -> Output:

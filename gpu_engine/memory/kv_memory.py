@@ -14,8 +14,8 @@ class KVMemory:
     """A block pool and its prefix cache, kept in step: a block that is handed out anew is known no more.
 
     `salt` is part of every key, besides a request's own: model and weights. `num_host_slots`: blocks that
-    fit into the host's swap space. What `fork`, `swap_out` and `swap_in` ask to be copied is handed to the
-    next step by `take_moves`.
+    fit into the host's swap space. What `acquire`, `swap_out` and `swap_in` ask to be copied is handed to
+    the next step by `take_moves`.
     """
 
     def __init__(
@@ -84,10 +84,15 @@ class KVMemory:
         idle = sum(1 for block in prefix if self._pool.references(block) == 0)
         return self.blocks_for(num_tokens) - len(prefix) + idle
 
-    def acquire(self, prefix: Sequence[int], num_tokens: int) -> list[int]:
-        """A block table for `num_tokens` tokens that begins with the known blocks `prefix`."""
+    def acquire(self, prefix: Sequence[int], num_tokens: int, partial: int | None = None) -> list[int]:
+        """A block table for `num_tokens` tokens that begins with the known blocks `prefix`, which are full:
+        nobody writes to them any more. `partial` is known too but may be written to: the block behind the
+        prefix becomes a copy of it before the next step computes."""
         self._pool.share(prefix)  # first, lest the allocation takes them
-        return [*prefix, *self.allocate(self.blocks_for(num_tokens) - len(prefix))]
+        table = [*prefix, *self.allocate(self.blocks_for(num_tokens) - len(prefix))]
+        if partial is not None:
+            self._moves.copy(partial, table[len(prefix)])
+        return table
 
     def allocate(self, count: int) -> list[int]:
         blocks = self._pool.allocate(count)
@@ -95,20 +100,6 @@ class KVMemory:
             self._cache.evict(block)
             self._moves.forget(block)
         return blocks
-
-    def fork(self, block_ids: Sequence[int], num_tokens: int) -> list[int]:
-        """A second block table with the same first `num_tokens` tokens, all computed: full blocks are shared,
-        since nobody writes them any more; one that is not full is copied before the next step computes, for
-        which one block must be free (`fork_needs`)."""
-        full = num_tokens // self.block_size
-        table = self.acquire(block_ids[:full], num_tokens)
-        if len(table) > full:
-            self._moves.copy(block_ids[full], table[full])
-        return table
-
-    def fork_needs(self, num_tokens: int) -> int:
-        """Free blocks that `fork` uses: 1, or 0 where the last block is full."""
-        return self.blocks_for(num_tokens) - num_tokens // self.block_size
 
     def swap_out(self, block_ids: Sequence[int]) -> list[int] | None:
         """Host slots that get copies of these blocks before they are overwritten: release them next. None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.admission import Admission
 from headrace.gpu_engine.scheduling.budget import StepBudget
+from headrace.gpu_engine.scheduling.prefixes import Prefixes
 from headrace.gpu_engine.scheduling.request import Request
 from headrace.gpu_engine.scheduling.roster import Roster
 
@@ -26,7 +27,7 @@ class Joining:
         clock: Callable[[], float],
     ) -> None:
         self._roster = roster
-        self._memory = memory
+        self._prefixes = Prefixes(memory)
         self._admission = admission
         self._budget = budget
         self._clock = clock
@@ -66,15 +67,15 @@ class Joining:
 
     def _join(self, request: Request, in_place: bool, now: float) -> bool:
         """Whether it joined; those of lower lanes whose place it takes have left then."""
-        prefix = self._memory.lookup(request.chain, request.token_ids)
-        victims = self._admission.make_room(request, prefix, self._roster.running, in_place=in_place)
+        known = self._prefixes.find(request, self._roster.get(request.prompt_of))
+        victims = self._admission.make_room(request, known.blocks, self._roster.running, in_place=in_place)
         if victims is None:
             return False
         for victim in victims:
             self._roster.preempt(victim)
         if victims:
             self._look()
-        self._roster.join(request, prefix, now)
+        self._roster.join(request, known, now)
         self._admission.joined(request)
         self._gaps.joined(request)
         return True

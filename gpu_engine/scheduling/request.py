@@ -38,12 +38,12 @@ class Request:
     `token_ids` are all known tokens, the prompt and then the output. The KV of the first
     `num_computed_tokens` of them is in `block_ids`; the rest is a gap to close, be it a prompt, the one
     token sampled last, or all that was lost in a preemption. `max_output_tokens` is the user's limit
-    capped by what fits, so that the request alone can always run to its end. `own_blocks` did not come
-    from the prefix cache, `kept_blocks` are known to it. `planned_step` is the step in flight that
+    capped by what fits, so that the request alone can always run to its end. `own_blocks` were not shared
+    from the start, `kept_blocks` are known to the prefix cache. `planned_step` is the step in flight that
     computes for it; a result of any other step is stale. `turn`: its place in the order. `evictions`: how
     often it was preempted for want of memory, as opposed to for a higher lane. While it waits after that,
     `host_slots` may keep the KV of its first `host_tokens` tokens, one block each. `drafter`: who guesses how
-    it goes on; None: nobody.
+    it goes on; None: nobody. `prompt_of`: see `prefixes`.
     """
 
     id: str
@@ -67,6 +67,7 @@ class Request:
     controls: Controls | None = None
     adapter: str | None = None
     drafter: Drafter | None = None
+    prompt_of: str | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -95,11 +96,12 @@ class Request:
                 return "stop"
         return "length" if produced >= self.max_output_tokens else None
 
-    def start(self, block_ids: list[int], num_known_blocks: int, block_size: int) -> None:
-        """Joins the running ones with blocks for all known tokens, the first of them computed already."""
+    def start(self, block_ids: list[int], num_known_blocks: int, num_known_tokens: int) -> None:
+        """Joins the running ones with blocks for all known tokens, the first of them computed already; the
+        first blocks are shared with others."""
         self._move_to(Status.RUNNING)
         self.block_ids = block_ids
-        self.num_computed_tokens = num_known_blocks * block_size
+        self.num_computed_tokens = num_known_tokens
         self.own_blocks = len(block_ids) - num_known_blocks
         self.kept_blocks = num_known_blocks
         self.turn.begin_stay()

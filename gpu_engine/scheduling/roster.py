@@ -13,6 +13,7 @@ from itertools import chain
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.gathering import Gathering
+from headrace.gpu_engine.scheduling.prefixes import Known
 from headrace.gpu_engine.scheduling.request import FinishReason, Request, Status
 from headrace.gpu_engine.scheduling.swapping import SwapChoice
 from headrace.gpu_engine.scheduling.waiting import WaitingQueue
@@ -40,8 +41,9 @@ class Roster:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests
 
-    def get(self, request_id: str) -> Request | None:
-        return self._requests.get(request_id)
+    def get(self, request_id: str | None) -> Request | None:
+        """None for one that has ended, too."""
+        return None if request_id is None else self._requests.get(request_id)
 
     @property
     def num_active(self) -> int:
@@ -64,16 +66,16 @@ class Roster:
         for request in self.gathering.let_in(len(self.running), len(self.line), now):
             self.line.push(request)
 
-    def join(self, request: Request, prefix: Sequence[int], now: float) -> None:
-        """From the line to the running ones, with the known blocks `prefix` and new ones for the rest."""
+    def join(self, request: Request, known: Known, now: float) -> None:
+        """From the line to the running ones, with what is known of it and new blocks for the rest."""
         self.line.remove(request)
         self.line.overtake(request.turn.arrival, now)
         if request.cached_tokens is None:
-            self._memory.count_query(request.num_tokens, len(prefix) * self._memory.block_size)
-        blocks = self._memory.acquire(prefix, request.num_tokens)
-        request.start(blocks, len(prefix), self._memory.block_size)
+            self._memory.count_query(request.num_tokens, known.num_tokens)
+        blocks = self._memory.acquire(known.blocks, request.num_tokens, known.partial)
+        request.start(blocks, len(known.blocks), known.num_tokens)
         if request.host_slots:
-            self._swap.restore(request, len(prefix))
+            self._swap.restore(request, len(known.blocks))
         self.running.append(request)
 
     def preempt(self, request: Request, *, evicted: bool = False) -> None:

@@ -60,7 +60,7 @@ def test_what_a_step_keeps_of_its_running_requests_is_what_it_would_find_out_ane
         if random.random() < 0.7:
             assert kept.peak_with(joiner, 5) == anew.peak_with(joiner, 5)
             assert gaps.ahead_of(joiner) == Gaps(running).ahead_of(joiner)
-        joiner.start(memory.acquire([], joiner.num_tokens), 0, 4)
+        joiner.start(memory.acquire([], joiner.num_tokens), 0, 0)
         joiner.num_computed_tokens = random.randrange(joiner.num_tokens)
         joiner.turn.stay_tokens = random.randint(0, 1)
         running.append(joiner)

@@ -1,4 +1,4 @@
-"""Forks and swaps: whatever is shared, copied or sent to the host, each table reads what its owner wrote."""
+"""Copies and swaps: whatever is shared, copied or sent to the host, each table reads what its owner wrote."""
 
 from __future__ import annotations
 
@@ -16,28 +16,21 @@ from headrace.gpu_engine.memory.swap_space import SwapSpace
 BLOCK = 3
 
 
-def test_a_fork_shares_full_blocks_and_has_the_last_one_copied() -> None:
+def test_a_table_shares_full_blocks_and_gets_a_copy_of_one_that_is_not() -> None:
     kv = KVMemory(9, BLOCK)
     table = kv.acquire([], 7)
-    child = kv.fork(table, 7)
+    child = kv.acquire(table[:2], 7, table[2])
     assert child[:2] == table[:2]
     assert child[2] != table[2]
     assert kv.take_moves() == BlockMoves(copies=[(table[2], child[2])], copies_out=[], copies_in=[])
-    assert (kv.num_used, kv.fork_needs(7), kv.fork_needs(6)) == (4, 1, 0)
+    assert (kv.num_used, kv.free_blocks_needed(table[:2], 7)) == (4, 1)
     kv.check_invariants([table, child])
-
-
-def test_a_fork_at_a_block_border_copies_nothing_and_needs_no_block() -> None:
-    kv = KVMemory(3, BLOCK)
-    table = kv.acquire([], 6)
-    assert kv.fork(table, 6) == table
-    assert kv.take_moves() == BlockMoves([], [], [])
 
 
 def test_a_shared_block_is_free_when_its_last_holder_lets_go() -> None:
     kv = KVMemory(5, BLOCK)
     table = kv.acquire([], 4)
-    child = kv.fork(table, 4)
+    child = kv.acquire(table[:1], 4, table[1])
     kv.release(table)
     assert kv.num_used == 2
     kv.release(child)
@@ -62,7 +55,7 @@ def test_a_copy_of_what_comes_from_the_host_comes_from_there_too() -> None:
 def test_a_copy_into_a_block_that_was_handed_out_anew_is_not_done() -> None:
     kv = KVMemory(4, BLOCK)
     table = kv.acquire([], 4)
-    kv.release(kv.fork(table, 4))
+    kv.release(kv.acquire(table[:1], 4, table[1]))
     kv.allocate(1)
     assert kv.take_moves().copies == []
 
@@ -130,8 +123,12 @@ class MovingMachine(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 99))
     def fork(self, choice: int) -> None:
         parent = self.pick(choice, on_host=False)
-        if parent and parent.tokens and self.kv.fork_needs(len(parent.tokens)) <= self.kv.num_free:
-            child = self.kv.fork(parent.blocks, len(parent.tokens))
+        if parent is None or not parent.tokens:
+            return
+        full, rest = divmod(len(parent.tokens), BLOCK)
+        if self.kv.free_blocks_needed(parent.blocks[:full], len(parent.tokens)) <= self.kv.num_free:
+            partial = parent.blocks[full] if rest else None
+            child = self.kv.acquire(parent.blocks[:full], len(parent.tokens), partial)
             self.tables.append(Table([*parent.tokens], child))
 
     @rule(choice=st.integers(0, 99))

@@ -1,4 +1,5 @@
-"""A real model whose blocks go to the host and back, and whose steps run out of memory: the same tokens."""
+"""A real model whose blocks are shared, copied, sent to the host and back, and whose steps run out of memory:
+the same tokens."""
 
 from __future__ import annotations
 
@@ -6,13 +7,16 @@ from collections.abc import Sequence
 from random import Random
 from typing import Literal
 
+import msgspec
 import pytest
 import torch
 
-from headrace.gpu_engine.api import SamplingParams
+from headrace.gpu_engine.api import EngineRequest, SamplingParams
 from headrace.gpu_engine.attention.contract import StepAttention
 from headrace.gpu_engine.config import EngineConfig
+from headrace.gpu_engine.fan_out import FanOut
 from headrace.gpu_engine.runner import load_runner
+from headrace.gpu_engine.sampling.noise import derive_seed
 from headrace.gpu_engine.scheduling.scheduler import PreemptHook
 from tests.support.step_engine import make_engine, run_all
 from tests.support.tiny_models import TinyModel, tiny_model
@@ -89,3 +93,37 @@ def test_a_real_forward_that_runs_out_of_memory_is_taken_again_and_changes_no_to
     assert len(failures) > 5
     assert engine.stats.budget_shrinks == len(failures)
     assert tight == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["reference", "auto"])
+def test_answers_that_share_a_prompt_are_those_that_are_made_alone(
+    tiny_model: TinyModel, attention: Literal["reference", "auto"]
+) -> None:
+    config = EngineConfig(
+        model=str(tiny_model("llama")),
+        attention=attention,
+        block_size=8,
+        num_kv_blocks=120,
+        enable_prefix_caching=False,
+        threads=1,
+    )
+    runner = load_runner(config)
+    prompt = [*range(2, 23)]  # ends inside of a block
+    params = SamplingParams(seed=4, max_tokens=12, ignore_eos=True)
+    seeds = [derive_seed(4, index) for index in range(3)]
+    alone = [
+        run_all(make_engine(runner, config, 100), [prompt], msgspec.structs.replace(params, seed=seed))[0][0]
+        for seed in seeds
+    ]
+    engine = FanOut(make_engine(runner, config, 100))
+    several = msgspec.structs.replace(params, n=3)
+    assert engine.add(EngineRequest(id="r", prompt_ids=prompt, params=several)) is None
+    answers: list[list[int]] = [[], [], []]
+    cached = set()
+    while engine.has_work:
+        for output in engine.step():
+            answers[output.index] += output.token_ids
+            cached.add((output.index, output.cached_tokens))
+    assert answers == alone
+    assert cached == {(0, 0), (1, 20), (2, 20)}, "all of the prompt but one token is shared"

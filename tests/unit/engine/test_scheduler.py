@@ -294,7 +294,7 @@ def test_cached_tokens_count_prompt_tokens_found_when_first_let_in() -> None:
 def move(one: Request, status: Status) -> None:
     match status:
         case Status.RUNNING:
-            one.start([1], 0, 4)
+            one.start([1], 0, 0)
         case Status.PREEMPTED:
             one.preempt()
         case Status.FINISHED:

@@ -60,6 +60,8 @@ def test_each_answer_is_the_one_that_its_seed_gives_alone(
     random = Random(random.getrandbits(32))
     bench = Bench(
         num_blocks=blocks,
+        prefix_caching=random.random() < 0.5,
+        num_host_slots=random.choice([0, 8]),
         max_batch_tokens=max_batch_tokens,
         runner=LogitRunner,
         preempt_hook=lambda step, running: [one for one in running if random.random() < preempted],
@@ -81,20 +83,53 @@ def test_each_answer_is_the_one_that_its_seed_gives_alone(
     assert {name: answer.token_ids for name, answer in answers.items()} == expected
 
 
-@pytest.mark.parametrize("chunk", [3, 64])
+@pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 15])
-def test_the_prompt_is_computed_once_up_to_its_last_partial_block(length: int, chunk: int) -> None:
-    bench = Bench(block_size=4, max_batch_tokens=chunk, max_batch_size=chunk)
+def test_the_prompt_is_computed_once_but_for_its_last_token(length: int, caching: bool) -> None:
+    bench = Bench(block_size=4, max_batch_tokens=64, prefix_caching=caching)
     answers = run(bench, [many("r", length, n=5, max_tokens=6)])
     assert len(answers) == 5
-    computed = sum(len(each.token_ids) for plan in bench.runner.plans for each in plan.chunks)
-    tail = (length - 1) % 4 + 1  # a full prefix hit leaves one token to compute
-    decodes = 5 * 5  # the last token of an answer is never computed
-    assert computed == length + 4 * tail + decodes
+    assert num_computed(bench) == length + 4 + 5 * 5  # the last token of an answer is never computed
+    copied = [len(plan.copies) for plan in bench.runner.plans]
+    assert sum(copied) == (4 if (length - 1) % 4 else 0), "of the block that is not full, for each other one"
 
 
-def test_answers_of_one_prompt_share_its_blocks_while_they_run() -> None:
-    bench = Bench(num_blocks=15, block_size=4, max_batch_tokens=64, expected_output=0)
+def test_answers_that_join_when_the_first_has_ended_find_what_the_prefix_cache_has() -> None:
+    bench = Bench(block_size=4, max_batch_tokens=64)
+    run(bench, [many("r", 7, n=3, max_tokens=1)])
+    assert num_computed(bench) == 7 + 2 * 3
+
+
+def test_what_is_not_the_same_prompt_or_adapter_is_not_shared() -> None:
+    first = request("first", [*range(1, 10)], 9)
+    others = {
+        "other prompt": request("other prompt", [*range(2, 11)], 3),
+        "longer": request("longer", [*range(1, 12)], 3),
+        "unknown": request("unknown", [*range(1, 10)], 3),
+    }
+    bench = Bench(block_size=4, max_batch_tokens=64, prefix_caching=False)
+    bench.add(first)
+    bench.step()
+    for name, other in others.items():
+        bench.add(msgspec.structs.replace(other, prompt_of="nobody" if name == "unknown" else "first"))
+    bench.step()
+    assert [plan.copies for plan in bench.runner.plans] == [[], []]
+    assert num_computed(bench) == 9 + 1 + 9 + 11 + 9
+
+
+def num_computed(bench: Bench) -> int:
+    return sum(len(each.token_ids) for plan in bench.runner.plans for each in plan.chunks)
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_answers_of_one_prompt_share_its_blocks_while_they_run(caching: bool) -> None:
+    bench = Bench(
+        num_blocks=15,
+        block_size=4,
+        max_batch_tokens=64,
+        expected_output=0,
+        prefix_caching=caching,
+    )
     engine = FanOut(bench.engine)
     # 9 blocks alone; 27 if nothing were shared, and there are 14
     assert engine.add(many("r", 32, n=3, max_tokens=3)) is None

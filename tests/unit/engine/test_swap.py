@@ -85,7 +85,7 @@ def choice(token_s: float, block_copy_s: float) -> list[int]:
     bench.add(request("r", 10, 4))
     victim = bench.engine._scheduler._roster.get("r")
     assert victim is not None
-    victim.start(memory.acquire([], 11), 0, 4)
+    victim.start(memory.acquire([], 11), 0, 0)
     victim.num_computed_tokens = 10
     return chosen.keep(victim)
 

@@ -29,6 +29,7 @@ class LogitRunner(HashRunner):
 
     def launch(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
+        self._move(plan)
         rows: list[list[float]] = []
         ends: list[int] = []
         for chunk in plan.chunks:
