@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import sys
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from headrace.gpu_engine.garbage import collect_rarely
 
+TURN_S: Final = 0.001
 
-def run_service(work: Coroutine[Any, Any, int]) -> int:
-    """Runs a service to its end; returns its exit status."""
+
+def run_service(work: Coroutine[Any, Any, int], *, turn_s: float | None = None) -> int:
+    """Runs a service to its end; returns its exit status. `turn_s`: after how long a thread that computes
+    lets another one go on; None: Python's own 5 ms. A Kafka client's threads compute for milliseconds, for
+    which a stream waits: at 1 ms (`TURN_S`) the slowest of a gateway's tokens come half as late. More turns
+    cost a consumer a fifth of its throughput."""
     collect_rarely()
+    if turn_s is not None:
+        sys.setswitchinterval(turn_s)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(work)
 

@@ -8,7 +8,7 @@ import typer
 from pydantic import SecretStr
 
 from headrace.cli import options, service_options
-from headrace.cli.event_loop import run_service
+from headrace.cli.event_loop import TURN_S, run_service
 from headrace.cli.ready_file import check_place
 from headrace.cli.settings import read_environment
 from headrace.producer.gateway.limits import GatewayLimits
@@ -50,4 +50,4 @@ def gateway(
         reflection=reflection,
         ready_file=ready_file,
     )
-    raise typer.Exit(run_service(run_gateway(settings)))
+    raise typer.Exit(run_service(run_gateway(settings), turn_s=TURN_S))

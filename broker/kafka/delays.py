@@ -23,6 +23,7 @@ from headrace.broker.kafka.codec import (
 )
 from headrace.broker.kafka.commits import Committed
 from headrace.broker.kafka.places import LogPlace
+from headrace.broker.kafka.rhythm import Rhythm
 from headrace.broker.kafka.tenure import size_of
 from headrace.broker.kafka.topics import LaneTopics
 from headrace.broker.names import Names
@@ -41,13 +42,14 @@ class Due:
 
 @dataclass(eq=False, slots=True)
 class DelayTenure:
-    """An owner's time with a partition of a delay topic."""
+    """An owner's time with a partition of a delay topic. `rhythm`: when it is read."""
 
     topics: LaneTopics
     partition: TopicPartition
     names: Names
     committed: Committed
     member: str
+    rhythm: Rhythm
     gone: bool = False
     busy: bool = False  # something of it is being forwarded
     buffer: deque[ConsumerRecord] = field(default_factory=deque)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from headrace.broker.kafka.delays import DelayTenure
 from headrace.broker.kafka.flow import Fill, paused_partitions
 from headrace.broker.kafka.owner_thread import OwnerThread, Records
 from headrace.broker.kafka.restore import Restorer
+from headrace.broker.kafka.rhythm import Rhythm
+from headrace.broker.kafka.settings import Delay
 from headrace.broker.kafka.tenure import Tenure
 from headrace.broker.kafka.topics import LaneTopics
 from headrace.broker.message import Delivery, Lane
@@ -34,11 +37,13 @@ logger = logging.getLogger(__name__)
 class HoldingsParts:
     """What holdings need of their session.
 
-    `before_work`: awaited before anything is delivered from new partitions. `let_go`: hands tenures back in
-    order and returns once all that was under way for them is committed.
+    `delays`: those of the lanes' delay topics, in their order. `before_work`: awaited before anything is
+    delivered from new partitions. `let_go`: hands tenures back in order and returns once all that was under
+    way for them is committed.
     """
 
     lanes: Sequence[LaneTopics]
+    delays: Sequence[Delay]
     names: Names
     before_work: Callable[[], Awaitable[object]]
     let_go: Callable[[Sequence[Tenure]], Awaitable[object]]
@@ -55,10 +60,15 @@ class Holdings:
         self._owner: OwnerThread | None = None
         self._restorer: Restorer | None = None
         self._requests = {lane.requests: lane for lane in parts.lanes}
-        self._delayed = {topic: lane for lane in parts.lanes for topic in lane.delayed}
+        self._delayed = {
+            topic: (lane, delay)
+            for lane in parts.lanes
+            for topic, delay in zip(lane.delayed, parts.delays, strict=True)
+        }
         self._restoring: dict[asyncio.Task[None], set[TopicPartition]] = {}
         self._letting_go: set[asyncio.Task[None]] = set()
         self._paused: set[TopicPartition] = set()
+        self._resting: set[TopicPartition] = set()  # delays that are not looked at now
         self._lost: list[Delivery] = []
         self._waiters: set[asyncio.Future[None]] = set()
 
@@ -113,16 +123,27 @@ class Holdings:
 
     def flow(self) -> None:
         """Pauses and resumes, after something was fetched or taken."""
-        assert self._owner is not None
         fills = {
             partition: Fill(len(t.buffer), t.buffered_bytes, t.topics.lane is Lane.INTERACTIVE)
             for partition, t in self.tenures.items()
+            if t.buffer
         }
-        fills |= {partition: Fill(len(d.buffer), d.buffered_bytes) for partition, d in self.delays.items()}
-        wanted = paused_partitions(fills, self._paused)
-        pause, resume = wanted - self._paused, (self._paused & fills.keys()) - wanted
-        self._paused = wanted
-        self._switch(pause, resume)
+        fills |= {
+            partition: Fill(len(d.buffer), d.buffered_bytes)
+            for partition, d in self.delays.items()
+            if d.buffer
+        }
+        self._pause_only(paused_partitions(fills, self._paused) | self._resting, soon=True)
+
+    def tick(self) -> None:
+        """Time has gone by: delays are looked at, or not any more."""
+        now = time.monotonic()
+        for delay in self.delays.values():
+            delay.rhythm.tick(now)
+        resting = {partition for partition, delay in self.delays.items() if delay.rhythm.rests}
+        wanted = (self._paused - self._resting) | resting
+        self._resting = resting
+        self._pause_only(wanted, soon=False)
 
     async def close(self) -> None:
         tasks = [*self._restoring, *self._letting_go]
@@ -155,6 +176,8 @@ class Holdings:
             tenure = self.tenures.get(partition) or self.delays.get(partition)
             if tenure is not None:
                 tenure.fetched(fetched)
+            if isinstance(tenure, DelayTenure):
+                tenure.rhythm.found(time.monotonic())
         self.flow()
         self.notify()
 
@@ -178,9 +201,9 @@ class Holdings:
                 self._take(self.tenures, tenure.partition, tenure, tenure.committed, member)
         for partition, committed in commits.items():
             if partition in wanted:
-                delay = DelayTenure(
-                    self._delayed[partition.topic], partition, self._parts.names, committed, member
-                )
+                lane, length = self._delayed[partition.topic]
+                rhythm = Rhythm(length.ms / 1000, time.monotonic())
+                delay = DelayTenure(lane, partition, self._parts.names, committed, member, rhythm)
                 self._take(self.delays, partition, delay, committed, member)
         self.notify()
 
@@ -240,6 +263,7 @@ class Holdings:
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self._paused.discard(partition)
+            self._resting.discard(partition)
             tenure = self.tenures.pop(partition, None)
             if tenure is not None:
                 tenure.gone = True
@@ -248,8 +272,10 @@ class Holdings:
             if delay is not None:
                 delay.gone = True
 
-    def _switch(self, pause: set[TopicPartition], resume: set[TopicPartition]) -> None:
+    def _pause_only(self, wanted: set[TopicPartition], *, soon: bool) -> None:
         assert self._owner is not None
+        pause, resume = wanted - self._paused, self._paused - wanted
+        self._paused = wanted
         if not pause and not resume:
             return
         held: list[Tenure | DelayTenure] = [*self.tenures.values(), *self.delays.values()]
@@ -259,4 +285,4 @@ class Holdings:
             consumer.pause(*(pause & mine))
             consumer.resume(*(resume & mine))
 
-        self._owner.do(held[0].member, switch)
+        self._owner.do(held[0].member, switch, soon=soon)

@@ -26,6 +26,7 @@ from headrace.broker.kafka.tenure import Tenure
 logger = logging.getLogger(__name__)
 
 _TICK_S = 1.0
+_LOOK_S = 0.25
 _TRIM_EVERY = 30  # ticks
 
 
@@ -47,6 +48,7 @@ class Housekeeping:
         self._tasks = [
             asyncio.create_task(self._keep_logs(), name="headrace kafka logs"),
             asyncio.create_task(self._forward_delays(), name="headrace kafka delays"),
+            asyncio.create_task(self._look_now_and_then(), name="headrace kafka looks"),
         ]
 
     async def close(self) -> None:
@@ -90,6 +92,11 @@ class Housekeeping:
             self._trimmed |= below
 
     # ----------------------------------------------------------------------------------------- delays
+
+    async def _look_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._holdings.tick()
 
     async def _forward_delays(self) -> None:
         backoff = Backoff()

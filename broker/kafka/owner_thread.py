@@ -42,7 +42,7 @@ Membership: TypeAlias = Any  # kafka-python's ConsumerGroupMetadata
 Records: TypeAlias = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 _POLL_MS = 20
-_IDLE_POLL_MS = 100  # a poll takes milliseconds of CPU; records end it at once, calls do not
+_IDLE_POLL_MS = 200  # a poll takes milliseconds of CPU; records end it at once, calls do not
 _IDLE_AFTER_S = 1.0
 _REBALANCE_MS = 50
 _METADATA_S = 2.0
@@ -118,9 +118,12 @@ class OwnerThread:
         self._alive_s = time.monotonic()
         self._signs.set()
 
-    def do(self, member: str, call: Callable[[KafkaConsumer], None]) -> None:
-        """Has `call` run between two polls, if this membership still stands then; else it is dropped."""
+    def do(self, member: str, call: Callable[[KafkaConsumer], None], *, soon: bool = True) -> None:
+        """Has `call` run between two polls, if this membership still stands then; else it is dropped.
+        `soon`: more such calls may follow, so polls are short for a while."""
         self._calls.put((member, call))
+        if soon:
+            self._busy_at = time.monotonic()
 
     def stop(self) -> None:
         """Leaves the group, without another word about its partitions, and ends."""
@@ -216,7 +219,6 @@ class OwnerThread:
 
     def _do_calls(self, consumer: KafkaConsumer) -> None:
         while not self._calls.empty():
-            self._busy_at = time.monotonic()
             member, call = self._calls.get()
             if consumer.group_metadata().member_id != member:
                 continue
