@@ -131,7 +131,7 @@ def id_in_use(request_id: str) -> EngineError:
     return EngineError(code="invalid_request", message=message, param="id")
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
+class Output(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one step brought for one request.
 
     `token_ids` are all new ids, `text` what may be shown of them (text that could still become a stop

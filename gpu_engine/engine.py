@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -39,26 +39,11 @@ from headrace.gpu_engine.speculation.drafter import DrafterMaker
 from headrace.gpu_engine.stats import read_stats
 from headrace.gpu_engine.steps import PlainSteps, Steps
 from headrace.gpu_engine.text.contract import Tokenizer
-from headrace.gpu_engine.text.stream import open_text
+from headrace.gpu_engine.text.stream import TextStream, open_text
 from headrace.gpu_engine.trace import TracedSteps, TraceFile, TraceHeader
 
 _NOTHING: Final = StepResult(0, {})
 """The result of no step, for requests that end outside of one."""
-
-
-class TextStage(Protocol):
-    """The text of one answer: `feed` gives what may be shown, `flush` what was held back until the end."""
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def feed(self, token_ids: Sequence[int], *, ended: bool = False) -> str:
-        """`ended`: the last of these tokens is one that ends an answer."""
-
-    def flush(self) -> str: ...
-
-
-OpenText: TypeAlias = Callable[[Tokenizer, Sequence[int], SamplingParams], TextStage]
 
 
 class StepEngine:
@@ -85,12 +70,10 @@ class StepEngine:
         adapter_bytes: int = 0,
         estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
-        open_text: OpenText = open_text,
         clock: Callable[[], float] = time.monotonic,
         poolers: PoolerMaker | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._open_text = open_text
         self._limits = Limits.of(
             config,
             num_blocks=runner.num_blocks,
@@ -124,7 +107,7 @@ class StepEngine:
         self._bounds = QueueBounds.of(config)
         self._steps = _open_steps(config, self._scheduler, self._memory, runner)
         self._controls = ControlsMaker(tokenizer, vocab_size, poolers)
-        self._texts: dict[str, TextStage] = {}
+        self._texts: dict[str, TextStream] = {}
         self._ended: dict[str, Output] = {}
         self._info = EngineInfo(
             model=model,
@@ -187,7 +170,7 @@ class StepEngine:
         except GrammarError as refusal:
             return refused_grammar(request.params.grammar, refusal)
         ending = self._scheduler.add(accepted)
-        text = self._texts[request.id] = self._open_text(self._tokenizer, request.prompt_ids, request.params)
+        text = self._texts[request.id] = open_text(self._tokenizer, request.prompt_ids, request.params)
         if request.output_ids:
             text.feed(request.output_ids, ended=_ended_by_token(ending))
         if text.stopped and ending is None:
@@ -239,21 +222,23 @@ class StepEngine:
         name = outcome.request_id
         text = self._texts[name]
         token_ids, piece = _read(text, outcome)
-        stopped = text.stopped
-        if stopped and not outcome.is_last:
-            self._scheduler.finish(name, "stop")
+        stopped, reason, error = text.stopped, outcome.finish_reason, None
         if stopped or outcome.is_last:
+            if stopped and not outcome.is_last:
+                self._scheduler.finish(name, "stop")
             piece += "" if outcome.failure else text.flush()
+            reason = "stop" if stopped else reason
+            error = _as_error(outcome.failure)
             del self._texts[name]
         return Output(
             id=name,
             token_ids=token_ids,
             text=piece,
-            finish_reason="stop" if stopped else outcome.finish_reason,
-            error=EngineError(code="internal_error", message=outcome.failure) if outcome.failure else None,
+            finish_reason=reason,
+            error=error,
             cached_tokens=outcome.cached_tokens,
-            logprobs=list(result.logprobs.get(name, ()))[: len(token_ids)],
-            prompt_logprobs=list(result.prompt_logprobs.get(name, ())),
+            logprobs=[*result.logprobs[name]][: len(token_ids)] if name in result.logprobs else [],
+            prompt_logprobs=[*result.prompt_logprobs.get(name, ())],
             embedding=result.embeddings.get(name, []),
         )
 
@@ -283,17 +268,22 @@ def _seeded(params: SamplingParams) -> SamplingParams:
     return msgspec.structs.replace(params, seed=secrets.randbits(63))
 
 
-def _read(text: TextStage, outcome: StepOutcome) -> tuple[list[int], str]:
+def _read(text: TextStream, outcome: StepOutcome) -> tuple[list[int], str]:
     """The tokens of an outcome, up to one that completes a stop string, and what may be shown of them. Those
     behind it were drafted, and were never asked for."""
-    if not outcome.tokens:
-        return [], text.feed([])
+    if len(outcome.tokens) <= 1:  # nearly always
+        token_ids = [*outcome.tokens]
+        return token_ids, text.feed(token_ids, ended=bool(token_ids) and _ended_by_token(outcome))
     pieces, last = [], len(outcome.tokens) - 1
     for place, token in enumerate(outcome.tokens):
         pieces.append(text.feed([token], ended=place == last and _ended_by_token(outcome)))
         if text.stopped:
             break
     return [*outcome.tokens[: len(pieces)]], "".join(pieces)
+
+
+def _as_error(failure: str | None) -> EngineError | None:
+    return EngineError(code="internal_error", message=failure) if failure else None
 
 
 def _ended_by_token(outcome: StepOutcome | None) -> bool:

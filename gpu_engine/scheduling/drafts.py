@@ -60,10 +60,11 @@ class Drafts:
         this request any more."""
         request.drafter, request.planned_step = None, None
 
-    def observe(self, plan: StepPlan, seconds: float) -> None:
-        """A step took `seconds`. Only such teach the price as a draft makes longer: those without prompts."""
-        rows = plan.num_tokens
-        if rows and rows - plan.num_draft_tokens == len(plan.chunks):
+    def observe(self, plan: StepPlan, rows: int, seconds: float) -> None:
+        """A step of `rows` took `seconds`. Only such teach the price as a draft makes longer: those without
+        prompts."""
+        count = len(plan.chunks)
+        if rows and (rows == count or rows - plan.num_draft_tokens == count):
             self._price.observe(rows, seconds)
 
     def _draft_for(self, request: Request, left: int, price: float) -> Sequence[int]:

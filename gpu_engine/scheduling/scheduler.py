@@ -194,8 +194,9 @@ class Scheduler:
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """The step took so long: for whoever decides by what tokens cost."""
-        self.swap.observe(plan.num_tokens, seconds)
-        self.drafts.observe(plan, seconds)
+        rows = plan.num_tokens
+        self.swap.observe(rows, seconds)
+        self.drafts.observe(plan, rows, seconds)
 
     def _apply_chunk(self, request: Request, chunk: Chunk, result: StepResult) -> StepOutcome | None:
         if result.failed and request.id in result.failed:
@@ -222,6 +223,9 @@ class Scheduler:
 
     def _append(self, request: Request, run: Sequence[int]) -> tuple[Sequence[int], FinishReason | None]:
         """Appends the tokens of `run`, up to one that ends the output; returns those, and how it ended."""
+        if len(run) == 1:  # nearly always
+            request.append(run[0])
+            return run, request.ending(self._eos_ids)
         for count, token in enumerate(run, start=1):
             request.append(token)
             ending = request.ending(self._eos_ids)

@@ -66,6 +66,8 @@ class IncrementalDetokenizer:
 
     def feed(self, token_ids: Sequence[int]) -> str:
         """Text that these tokens made certain; may be empty."""
+        if len(token_ids) == 1:  # nearly always
+            return self._feed_one(token_ids[0])
         return "".join([self._feed_one(token_id) for token_id in token_ids])
 
     def flush(self) -> str:

@@ -17,9 +17,19 @@ class TextStream:
 
     All pieces joined, with `flush()` last, are the same however the tokens were grouped, so an answer that
     resumes elsewhere is replayed through `feed` without showing it and goes on seamlessly.
+
+    `stopped`: a stop string was completed; the text ends there, and what is fed later shows nothing.
     """
 
-    __slots__ = ("_detokenizer", "_heading", "_include_stop", "_matcher", "_unmatched")
+    __slots__ = (
+        "_detokenizer",
+        "_heading",
+        "_include_stop",
+        "_is_plain",
+        "_matcher",
+        "_unmatched",
+        "stopped",
+    )
 
     def __init__(
         self,
@@ -36,15 +46,14 @@ class TextStream:
         self._unmatched = min_tokens
         self._heading = heading
         self._include_stop = include_stop
-
-    @property
-    def stopped(self) -> bool:
-        """A stop string was completed; the text ends there, and what is fed later shows nothing."""
-        return self._matcher.stopped
+        self._is_plain = not (stop or heading)
+        self.stopped = False
 
     def feed(self, token_ids: Sequence[int], *, ended: bool = False) -> str:
         """Text that may be shown now; may be empty. `ended`: the last of these tokens ended the answer, and
         is no text of it, unless `include_stop` says so."""
+        if self._is_plain and not ended:  # nearly always
+            return self._detokenizer.feed(token_ids)
         if self.stopped:
             return ""
         token_ids = token_ids[:-1] if ended and not self._include_stop else token_ids
@@ -54,7 +63,9 @@ class TextStream:
             self._unmatched -= early
             heading += self._detokenizer.feed(token_ids[:early])
             token_ids = token_ids[early:]
-        return heading + self._matcher.feed(self._detokenizer.feed(token_ids))
+        shown = self._matcher.feed(self._detokenizer.feed(token_ids))
+        self.stopped = self._matcher.stopped
+        return heading + shown
 
     def flush(self) -> str:
         """What was held back, when the answer ends by its end token, its length or an abort; ends the stream.
@@ -64,7 +75,9 @@ class TextStream:
         if self.stopped:
             return ""
         heading, self._heading = self._heading, ""
-        return heading + self._matcher.feed(self._detokenizer.flush()) + self._matcher.flush()
+        shown = self._matcher.feed(self._detokenizer.flush())
+        self.stopped = self._matcher.stopped
+        return heading + shown + self._matcher.flush()
 
 
 def open_text(tokenizer: Tokenizer, prompt_ids: Sequence[int], params: SamplingParams) -> TextStream:
