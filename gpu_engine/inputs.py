@@ -31,8 +31,10 @@ def build_inputs(chunks: Sequence[Chunk], block_size: int) -> StepInputs:
     starts = np.fromiter((chunk.start for chunk in chunks), np.int64, len(chunks))
     query_start = np.concatenate(([0], lengths.cumsum()))
     token_ids = np.fromiter(chain.from_iterable(c.token_ids for c in chunks), np.int64, query_start[-1])
-    owners = np.repeat(np.arange(len(chunks)), lengths)
-    positions = np.arange(len(token_ids)) - query_start[owners] + starts[owners]
+    owners, positions = np.arange(len(chunks)), starts
+    if len(token_ids) > len(chunks):  # not only decodes
+        owners = np.repeat(owners, lengths)
+        positions = np.arange(len(token_ids)) - query_start[owners] + starts[owners]
     tables = _pad([chunk.block_table for chunk in chunks])
     slots = tables[owners, positions // block_size] * block_size + positions % block_size
     context_lens = starts + lengths

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import torch
 
 from headrace.gpu_engine.attention.blocks import BlockStore
@@ -144,8 +145,8 @@ def _find_failed(chunks: Sequence[Chunk], inputs: StepInputs, hidden: torch.Tens
     """Requests of which any row is not finite, whether it samples or not: NaN that a chunk writes into the
     cache shows in its own rows, so that a request fails before the blocks it spoilt can be shared. A chunk
     with a draft fails nobody, since a wrong guess may have spoilt its rows; no token comes of those."""
-    finite = hidden.float().sum(dim=-1).isfinite()
+    finite = np.isfinite(hidden.float().sum(dim=-1).cpu().numpy())
     if finite.all():
         return {}
-    owners = torch.searchsorted(inputs.ends, (~finite).nonzero()[:, 0], right=True).unique()
+    owners = np.unique(np.searchsorted(inputs.ends.numpy(), np.flatnonzero(~finite), side="right"))
     return {chunks[i].request_id: NOT_FINITE for i in owners.tolist() if not chunks[i].num_draft}

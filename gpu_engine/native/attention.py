@@ -77,23 +77,27 @@ class NativeAttention:
 
 
 class NativeStep:
-    """One step over the cache of a `NativeAttention`. `struct` is what the kernels are given."""
+    """One step over the cache of a `NativeAttention`. `struct` is what the kernels are given, `longest` the
+    tokens of its longest context."""
 
     def __init__(self, backend: NativeAttention, batch: RaggedBatch) -> None:
         self.backend = backend
         # Held here, since the kernels are given bare addresses.
         self._index = [
-            batch.slot_mapping.long().contiguous(),
-            batch.query_start.int().contiguous(),
-            batch.context_lens.int().contiguous(),
-            batch.block_tables.int().contiguous(),
+            batch.slot_mapping.contiguous(),
+            batch.query_start.contiguous(),
+            batch.context_lens.contiguous(),
+            batch.block_tables.contiguous(),
+            batch.positions.contiguous(),
         ]
-        slots, starts, contexts, tables = (tensor.data_ptr() for tensor in self._index)
+        slots, starts, contexts, tables, positions = (tensor.data_ptr() for tensor in self._index)
+        self.longest = batch.max_context_len
         self.struct = StepStruct(
             slots=slots,
             query_start=starts,
             context_lens=contexts,
             block_tables=tables,
+            positions=positions,
             tokens=len(batch.slot_mapping),
             sequences=len(batch.block_tables),
             table_stride=batch.block_tables.shape[1],

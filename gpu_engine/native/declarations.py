@@ -49,6 +49,7 @@ class StepStruct(Structure):
         ("query_start", c_void_p),
         ("context_lens", c_void_p),
         ("block_tables", c_void_p),
+        ("positions", c_void_p),
         ("tokens", c_int32),
         ("sequences", c_int32),
         ("table_stride", c_int32),

@@ -29,8 +29,9 @@ from headrace.gpu_engine.native.declarations import (
 )
 from headrace.gpu_engine.native.linear import PackedLinear, PackedStack, pack_stack
 from headrace.gpu_engine.native.lora import NativeLoras
-from headrace.gpu_engine.native.parts import GATES, half_rotation, halved, norm_weight, pack_head, pack_part
+from headrace.gpu_engine.native.parts import GATES, halved, norm_weight, pack_head, pack_part
 from headrace.gpu_engine.native.pool import Pool
+from headrace.gpu_engine.native.rotation import RotationTable
 
 
 def can_run(config: ModelConfig) -> bool:
@@ -54,7 +55,8 @@ class NativeDecoder:
         self._spec_of = decoder.kv_spec
         self._pool, self._form, self.cache_dtype = pool, form, cache_dtype
         self.embeddings, self._embed = decoder.embeddings, decoder.embed
-        self._ropes, self._layer_ropes = decoder.ropes, decoder.layer_ropes
+        self._rotations = [RotationTable(rope) for rope in decoder.ropes]
+        self._layer_ropes = decoder.layer_ropes
         self._kept: list[torch.Tensor | PackedLinear | PackedStack] = []
         self._layers = (LayerStruct * self.config.num_layers)()
         for i, layer in enumerate(decoder.take_layers()):
@@ -68,6 +70,7 @@ class NativeDecoder:
             eps=self.config.norm_eps,
         )
         self._bound: NativeAttention | None = None
+        self._reach = 0  # positions whose rotations the layers know
         self._loras = None if adapters is None else NativeLoras(adapters, pool, self.config)
 
     @property
@@ -84,7 +87,8 @@ class NativeDecoder:
         assert isinstance(step, NativeStep)
         if self._bound is not step.backend:
             self._bind(step.backend)
-        rotations = self._rotate(positions)
+        if step.longest > self._reach:
+            self._rotate_up_to(step.longest)
         x = self._embed(token_ids).float().contiguous()
         self._pool.kernels.headrace_forward(
             self._pool.handle,
@@ -93,7 +97,6 @@ class NativeDecoder:
             None if self._loras is None else self._loras.rows(),
             x.data_ptr(),
         )
-        del rotations  # the kernels read them until here
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -106,14 +109,13 @@ class NativeDecoder:
         cap = self.config.logit_softcap
         return out if cap is None else torch.tanh(out / cap) * cap
 
-    def _rotate(self, positions: torch.Tensor) -> list[torch.Tensor]:
-        """The step's cosines and sines, [T, rotated / 2] for each kind of rope, told to the layers."""
-        tables = [half_rotation(rope, positions) for rope in self._ropes]
+    def _rotate_up_to(self, length: int) -> None:
+        """Tells the layers where the rotations of so many positions are."""
+        for table in self._rotations:
+            table.reach(length)
         for layer, place in zip(self._layers, self._layer_ropes, strict=True):
-            cosines, sines = tables[place]
-            layer.attention.cosines, layer.attention.sines = cosines.data_ptr(), sines.data_ptr()
-            layer.attention.rotated = 2 * cosines.shape[1]
-        return [angle for table in tables for angle in table]
+            self._rotations[place].tell(layer.attention)
+        self._reach = min(map(len, self._rotations))
 
     def _bind(self, backend: NativeAttention) -> None:
         """Tells the layers where their cache lies."""
@@ -122,7 +124,7 @@ class NativeDecoder:
             described.query_norm, described.key_norm = layer.attention.query_norm, layer.attention.key_norm
             described.eps = self.config.norm_eps
             layer.attention = described
-        self._bound = backend
+        self._bound, self._reach = backend, 0
 
     # --------------------------------------------------------------------------------- from torch's parts
 

@@ -114,7 +114,7 @@ def _lay_bias(bias: torch.Tensor, gated: bool, columns: int) -> torch.Tensor:
 
 def _huge_pages(num_bytes: int) -> torch.Tensor:
     """uint8 [num_bytes], on pages of 2 MiB where the system has them: fewer misses while weights stream."""
-    memory = mmap.mmap(-1, max(num_bytes, 1))
+    memory = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes)

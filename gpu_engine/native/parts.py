@@ -10,7 +10,6 @@ import torch
 
 from headrace.gpu_engine.models.config import Activation
 from headrace.gpu_engine.models.layers import Linear, OffsetRMSNorm, Part, RMSNorm
-from headrace.gpu_engine.models.rope import Rope, Rotation
 from headrace.gpu_engine.native.declarations import Format, Into
 from headrace.gpu_engine.native.linear import PackedLinear, pack_linear
 from headrace.gpu_engine.native.pool import Pool
@@ -47,11 +46,3 @@ def norm_weight(norm: Part | None) -> torch.Tensor | None:
         return None
     assert isinstance(norm, RMSNorm | OffsetRMSNorm), "ask can_run first"
     return norm.weight.float().contiguous()
-
-
-def half_rotation(rope: Rope, positions: torch.Tensor) -> Rotation:
-    """Cosines and sines for `positions` [T], each float32 [T, rotated / 2]: the other half is the same."""
-    cosines, sines = (
-        half[:, 0, : half.shape[-1] // 2].contiguous() for half in rope.rotation(positions, torch.float32)
-    )
-    return cosines, sines

@@ -15,12 +15,12 @@ from headrace.gpu_engine.models.blocks import Layer, SandwichLayer
 from headrace.gpu_engine.models.config import ModelConfig
 from headrace.gpu_engine.models.decoder import Decoder
 from headrace.gpu_engine.models.layers import GatedMLP, Linear, Part
-from headrace.gpu_engine.models.rope import Rotation
 from headrace.gpu_engine.native.attention import NativeStep
 from headrace.gpu_engine.native.declarations import Format
 from headrace.gpu_engine.native.linear import PackedLinear, multiply
-from headrace.gpu_engine.native.parts import GATES, half_rotation, norm_weight, pack_head, pack_part
+from headrace.gpu_engine.native.parts import GATES, norm_weight, pack_head, pack_part
 from headrace.gpu_engine.native.pool import Pool
+from headrace.gpu_engine.native.rotation import RotationTable
 from headrace.gpu_engine.parallel.group import RankGroup
 
 
@@ -37,8 +37,8 @@ class Kernels:
 
 
 class NativeLayer:
-    """One layer's share. Is called as the layer of torch parts that it is made from, but that `rotation` is
-    what `half_rotation` gives."""
+    """One layer's share. Is called as the layer of torch parts that it is made from, but that `rotation` is a
+    table."""
 
     def __init__(self, layer: Layer, index: int, config: ModelConfig, kernels: Kernels) -> None:
         attention, mlp = layer.attention, layer.mlp
@@ -58,7 +58,7 @@ class NativeLayer:
         packed = (self._qkv, self._output, self._gate_up, self._down)
         return sum(one.num_bytes for one in packed)
 
-    def __call__(self, x: torch.Tensor, rotation: Rotation, step: StepAttention) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, rotation: RotationTable, step: StepAttention) -> torch.Tensor:
         """x float32 [T, hidden]. The steps of `Forward` in decoder.cpp."""
         assert isinstance(step, NativeStep)
         pool, (after_attention, after_mlp) = self._kernels.pool, self._post_norms
@@ -67,11 +67,10 @@ class NativeLayer:
         gated = multiply(pool, self._gate_up, x, norm=self._mlp_norm, eps=self._eps, into=self._gate)
         return self._add_back(x, self._down, gated, after_mlp)
 
-    def _attend(self, qkv: torch.Tensor, rotation: Rotation, step: NativeStep) -> torch.Tensor:
-        cosines, sines = rotation
+    def _attend(self, qkv: torch.Tensor, rotation: RotationTable, step: NativeStep) -> torch.Tensor:
         layer = step.backend.describe(self._index)
         layer.query_norm, layer.key_norm = _address(self._query_norm), _address(self._key_norm)
-        layer.cosines, layer.sines, layer.rotated = cosines.data_ptr(), sines.data_ptr(), 2 * cosines.shape[1]
+        rotation.tell(layer)
         layer.eps = self._eps
         return step.attend_as(layer, qkv).flatten(1)
 
@@ -93,7 +92,8 @@ class NativeShare:
         self.config = decoder.config
         self._spec = replace(decoder.kv_spec(1), dtype=cache_dtype)
         self._embed, self._norm = decoder.embed, decoder.norm
-        self._ropes, self._layer_ropes = decoder.ropes, decoder.layer_ropes
+        self._rotations = [RotationTable(rope) for rope in decoder.ropes]
+        self._layer_ropes = decoder.layer_ropes
         self._pool = kernels.pool
         layers = enumerate(decoder.take_layers())
         self._layers = [NativeLayer(layer, i, self.config, kernels) for i, layer in layers]
@@ -108,10 +108,12 @@ class NativeShare:
         return replace(self._spec, block_size=block_size)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
+        assert isinstance(step, NativeStep)
         x = self._embed(token_ids).float()
-        rotations = [half_rotation(rope, positions) for rope in self._ropes]
+        for table in self._rotations:
+            table.reach(step.longest)
         for layer, rope in zip(self._layers, self._layer_ropes, strict=True):
-            x = layer(x, rotations[rope], step)
+            x = layer(x, self._rotations[rope], step)
         return self._norm(x).float()
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -38,22 +38,40 @@ class SamplingHead:
     def __init__(self, logits_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._logits_of = logits_of
         self._shaped = ShapedSampler()
+        self._every = np.arange(0)  # all token ids
 
     def sample(self, chunks: Sequence[Chunk], hidden: torch.Tensor, ends: torch.Tensor) -> Sampled:
         """For the chunks of a step, whose rows of `hidden` [T, hidden] end at `ends` [S]. Rows of requests
         without controls go their own way, and pay for no one."""
         sampling = [chunk for chunk in chunks if chunk.samples]
-        logits = self._logits_of(hidden[_sampled_rows(chunks, ends)])
+        logits = self._logits_of(_sampled_rows(chunks, hidden, ends))
         if all(chunk.controls is None for chunk in chunks):
-            return _sample_plain(sampling, logits)
+            return self._sample_plain(sampling, logits)
         sampled = self._sample_mixed(sampling, logits)
         sampled.prompt_logprobs = self._score_prompts(chunks, hidden, ends)
+        return sampled
+
+    def _sample_plain(self, chunks: Sequence[Chunk], logits: torch.Tensor) -> Sampled:
+        rows = logits.float().cpu().numpy()
+        if len(self._every) != rows.shape[1]:
+            self._every = np.arange(rows.shape[1])
+        sampled, first = Sampled(), 0
+        for chunk in chunks:
+            own, first = rows[first : first + 1 + chunk.num_draft], first + 1 + chunk.num_draft
+            positions = count(chunk.position)
+            run = accept(
+                chunk.draft, (choose(row, self._every, chunk.params, next(positions)) for row in own)
+            )
+            if run or chunk.num_draft:
+                sampled.tokens[chunk.request_id] = run
+            else:
+                sampled.failed[chunk.request_id] = NOT_FINITE
         return sampled
 
     def _sample_mixed(self, chunks: Sequence[Chunk], logits: torch.Tensor) -> Sampled:
         owners = [chunk for chunk in chunks for _ in range(1 + chunk.num_draft)]
         plain = [row for row, chunk in enumerate(owners) if chunk.controls is None]
-        sampled = _sample_plain([chunk for chunk in chunks if chunk.controls is None], logits[plain])
+        sampled = self._sample_plain([one for one in chunks if one.controls is None], logits[plain])
         controlled = [row for row, chunk in enumerate(owners) if chunk.controls is not None]
         shaped = [chunk for chunk in chunks if chunk.controls is not None]
         choices = iter(
@@ -91,30 +109,17 @@ class SamplingHead:
             scores.add(self._logits_of(rows).float().cpu().numpy())
 
 
-def _sampled_rows(chunks: Sequence[Chunk], ends: torch.Tensor) -> torch.Tensor:
+def _sampled_rows(chunks: Sequence[Chunk], hidden: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Of each chunk that samples the rows of its draft, and the one before them."""
+    if len(hidden) == len(chunks) and all(chunk.samples for chunk in chunks):
+        return hidden  # only decodes, as in most steps
     rows = [
         row
         for chunk, end in zip(chunks, ends.tolist(), strict=True)
         if chunk.samples
         for row in range(end - 1 - chunk.num_draft, end)
     ]
-    return torch.tensor(rows, dtype=torch.int64)
-
-
-def _sample_plain(chunks: Sequence[Chunk], logits: torch.Tensor) -> Sampled:
-    rows = logits.float().cpu().numpy()
-    every = np.arange(rows.shape[1])
-    sampled, first = Sampled(), 0
-    for chunk in chunks:
-        own, first = rows[first : first + 1 + chunk.num_draft], first + 1 + chunk.num_draft
-        positions = count(chunk.position)
-        run = accept(chunk.draft, (choose(row, every, chunk.params, next(positions)) for row in own))
-        if run or chunk.num_draft:
-            sampled.tokens[chunk.request_id] = run
-        else:
-            sampled.failed[chunk.request_id] = NOT_FINITE
-    return sampled
+    return hidden[torch.tensor(rows, dtype=torch.int64)]
 
 
 def _note(sampled: Sampled, chunk: Chunk, choices: Sequence[Choice]) -> None:

@@ -37,7 +37,9 @@ struct Attention {
   // Dimension i pairs with i + rotated / 2, as in GPT-NeoX.
   void rotate(float* x, int token) const {
     const int half = layer.rotated / 2;
-    const float *c = layer.cosines + int64_t(token) * half, *s = layer.sines + int64_t(token) * half;
+    if (half == 0) return;
+    const int64_t at = step.positions[token] * half;
+    const float *c = layer.cosines + at, *s = layer.sines + at;
     for (int i = 0; i < half; i++) {
       const float a = x[i], b = x[i + half];
       x[i] = a * c[i] - b * s[i];

@@ -18,10 +18,11 @@ struct Step {
   const int32_t* query_start;    // [sequences + 1]
   const int32_t* context_lens;   // [sequences]
   const int32_t* block_tables;   // [sequences][table_stride]
+  const int64_t* positions;      // [tokens]
   int32_t tokens, sequences, table_stride;
 };
 
-// What is the same in all steps of a layer. `cosines`, `sines` [tokens][rotated / 2] are the step's own.
+// What is the same in all steps of a layer. `cosines`, `sines` [positions][rotated / 2].
 struct AttentionLayer {
   void *keys, *values;
   const float *query_norm, *key_norm;  // [head size], or null
