@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import accumulate, chain, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,9 @@ class StepInputs:
 
 def build_inputs(chunks: Sequence[Chunk], block_size: int) -> StepInputs:
     """Inputs for `chunks`, none of them empty, in their order."""
-    lengths = np.fromiter((len(chunk.token_ids) for chunk in chunks), np.int64, len(chunks))
-    starts = np.fromiter((chunk.start for chunk in chunks), np.int64, len(chunks))
-    query_start = np.concatenate(([0], lengths.cumsum()))
+    sizes = [len(chunk.token_ids) for chunk in chunks]
+    lengths, starts = np.array(sizes), np.array([chunk.start for chunk in chunks])
+    query_start = np.array([0, *accumulate(sizes)])
     token_ids = np.fromiter(chain.from_iterable(c.token_ids for c in chunks), np.int64, query_start[-1])
     owners, positions = np.arange(len(chunks)), starts
     if len(token_ids) > len(chunks):  # not only decodes
@@ -44,8 +44,8 @@ def build_inputs(chunks: Sequence[Chunk], block_size: int) -> StepInputs:
         block_tables=_int32(tables),
         slot_mapping=torch.from_numpy(slots),
         positions=torch.from_numpy(positions),
-        num_decodes=sum(1 for _ in takewhile(lambda length: length == 1, lengths)),
-        max_query_len=int(lengths.max()),
+        num_decodes=sum(1 for _ in takewhile(lambda size: size == 1, sizes)),
+        max_query_len=max(sizes),
         max_context_len=int(context_lens.max()),
     )
     return StepInputs(torch.from_numpy(token_ids), torch.from_numpy(query_start[1:]), batch)

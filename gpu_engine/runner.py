@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -145,8 +146,8 @@ def _find_failed(chunks: Sequence[Chunk], inputs: StepInputs, hidden: torch.Tens
     """Requests of which any row is not finite, whether it samples or not: NaN that a chunk writes into the
     cache shows in its own rows, so that a request fails before the blocks it spoilt can be shared. A chunk
     with a draft fails nobody, since a wrong guess may have spoilt its rows; no token comes of those."""
-    finite = np.isfinite(hidden.float().sum(dim=-1).cpu().numpy())
-    if finite.all():
+    if math.isfinite(hidden.sum().item()):
         return {}
+    finite = np.isfinite(hidden.float().sum(dim=-1).cpu().numpy())
     owners = np.unique(np.searchsorted(inputs.ends.numpy(), np.flatnonzero(~finite), side="right"))
     return {chunks[i].request_id: NOT_FINITE for i in owners.tolist() if not chunks[i].num_draft}

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kRowsAtOnce = 96;    // rows whose packed inputs stay in the second-level cache
 constexpr int kChunksAThread = 4;  // of work, so that threads end together although one may be disturbed
-constexpr int kAhead = 2048;       // bytes
+constexpr int kAhead = 4096;       // bytes
 
 // Rows of the step, cut into tiles of about the same height.
 struct Tiling {
