@@ -19,6 +19,7 @@ from benchmarks.shared.figures import median
 from benchmarks.shared.report import Row
 from headrace.gpu_engine.api import EngineRequest
 from headrace.gpu_engine.engine import StepEngine
+from headrace.gpu_engine.garbage import collect_rarely
 from headrace.gpu_engine.text.load import load_tokenizer
 from headrace.gpu_engine.text.sim import SimTokenizer
 
@@ -65,7 +66,8 @@ def time_parts(model: str, threads: int, slots: int, rows: list[Asked]) -> Times
 
 
 def time_steps(model: str, steps: int) -> float:
-    """Seconds of a step, the median, in which 256 requests decode."""
+    """Seconds of a step, the median, in which 256 requests decode; in a process like an engine's own."""
+    collect_rarely()
     config = our_config(model, 1, max_batch_size=MANY, max_batch_tokens=2 * MANY)
     tokenizer = load_tokenizer(model) if model else SimTokenizer()
     answer = tokenizer.encode_piece(PROSE)

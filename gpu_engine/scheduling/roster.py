@@ -41,9 +41,8 @@ class Roster:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests
 
-    def get(self, request_id: str | None) -> Request | None:
-        """None for one that has ended, too."""
-        return None if request_id is None else self._requests.get(request_id)
+    def get(self, request_id: str) -> Request | None:
+        return self._requests.get(request_id)
 
     @property
     def num_active(self) -> int:
