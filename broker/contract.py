@@ -317,6 +317,10 @@ class Broker(Protocol):
         slow re-reads the log instead. An unknown cursor raises `UnknownCursor`, and so does a log whose time
         is over before it was read to its end."""
 
+    async def ping(self) -> None:
+        """Returns once the broker has answered anything; raises BrokerError where it does not. May be asked
+        every second."""
+
     async def known(self, ref: RequestRef) -> bool:
         """Whether the broker holds an index or a log of this request."""
 

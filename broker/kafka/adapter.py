@@ -134,6 +134,9 @@ class KafkaBroker:
     def watch(self, ref: RequestRef, cursor: str = "") -> AsyncIterator[Logged]:
         return self._logs.watch(ref, cursor)
 
+    async def ping(self) -> None:
+        await self._at.clients.admin(lambda admin: admin.describe_cluster())
+
     async def known(self, ref: RequestRef) -> bool:
         return await self._homes.find(ref) is not None
 

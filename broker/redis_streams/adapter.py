@@ -101,6 +101,9 @@ class RedisBroker:
     def watch(self, ref: RequestRef, cursor: str = "") -> AsyncIterator[Logged]:
         return self._logs.watch(ref, cursor)
 
+    async def ping(self) -> None:
+        await self._link.call("PING")
+
     async def known(self, ref: RequestRef) -> bool:
         index = ("HEXISTS", self._names.index(ref), "hash")  # a mere cancel mark does not count
         log = ("EXISTS", self._names.log(ref))

@@ -8,12 +8,9 @@ from grpc_health.v1 import health, health_pb2
 
 from headrace.broker.contract import Broker
 from headrace.broker.errors import BrokerError
-from headrace.broker.message import RequestRef
 
 SERVICE = "headrace.v1.Inference"
 NAMES = ("", SERVICE)
-# Any look-up proves that the broker answers; this id is never given out.
-PROBE = RequestRef("headrace.health")
 
 
 class HealthMonitor:
@@ -23,6 +20,7 @@ class HealthMonitor:
         self.servicer = health.aio.HealthServicer()
         self._broker = broker
         self._interval_s = interval_s
+        self._ping: asyncio.Task[bool] | None = None
 
     async def check(self) -> bool:
         """Probes once and publishes the outcome."""
@@ -44,9 +42,19 @@ class HealthMonitor:
         await self.servicer.enter_graceful_shutdown()
 
     async def _answers(self) -> bool:
+        """A probe that is not answered goes on, in place of the next one: a broker that was away for long
+        does not find a heap of them."""
+        if self._ping is None or self._ping.done():
+            self._ping = asyncio.create_task(self._answers_a_ping(), name="headrace health")
         try:
             async with asyncio.timeout(self._interval_s):
-                await self._broker.known(PROBE)
-        except (BrokerError, TimeoutError):
+                return await asyncio.shield(self._ping)
+        except TimeoutError:
+            return False
+
+    async def _answers_a_ping(self) -> bool:
+        try:
+            await self._broker.ping()
+        except BrokerError:
             return False
         return True

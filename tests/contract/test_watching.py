@@ -185,6 +185,10 @@ async def test_a_cursor_of_nowhere_is_an_error(case: Case) -> None:
             await read_until(case.broker.watch(ref, cursor))
 
 
+async def test_a_broker_that_is_there_answers_a_ping(case: Case) -> None:
+    await case.broker.ping()
+
+
 async def test_a_request_is_known_from_its_publish_to_after_its_end(case: Case) -> None:
     assert not await case.broker.known(RequestRef("r"))
     ref = await publish_one(case.broker)

@@ -144,6 +144,9 @@ class MemoryLog:
         ):
             raise UnknownCursor(f"{cursor!r} names no place in the log of {ref.request_id}")
 
+    async def ping(self) -> None:
+        await self.cluster.hop()
+
     async def known(self, ref: RequestRef) -> bool:
         await self.cluster.hop()
         return self._home(ref) is not None

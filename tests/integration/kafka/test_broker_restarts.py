@@ -70,11 +70,14 @@ async def test_publishing_watching_and_results_go_on_behind_a_crash(server: Embe
     await asyncio.to_thread(server.kill)
     late = asyncio.create_task(publish(broker, new_request_id(Lane.BATCH, 0)))
     later = asyncio.create_task(shown())  # a reader that comes while nobody is there
+    with pytest.raises((BrokerUnavailable, TimeoutError)):
+        await asyncio.wait_for(broker.ping(), 1)
     await asyncio.sleep(1)
     await asyncio.to_thread(server.restart)
 
     async with asyncio.timeout(PATIENCE_S):
         assert await broker.known(await late)
+        await broker.ping()
         await write(Delta(0, 1, (2,), "b"), Finished(0, "stop"))
         assert [await reader, await later] == ["ab", "ab"]
         await broker.pause(Lane.BATCH)

@@ -56,7 +56,10 @@ async def test_queue_leases_log_and_epochs_survive_and_the_holder_goes_on(
     await kill(mortal)
     with pytest.raises(BrokerUnavailable):
         await held.say(1, "two")
+    with pytest.raises(BrokerUnavailable):
+        await broker.ping()
     await restart(mortal)
+    await broker.ping()
     assert await held.session.heartbeat() == []
     again = await run(held.session, held.delivery)  # the fate was unknown: fence anew and read again
     assert again.epoch > held.epoch

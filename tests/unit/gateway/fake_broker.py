@@ -113,6 +113,9 @@ class FakeBroker:
         finally:
             log.left.set()
 
+    async def ping(self) -> None:
+        self._check()
+
     async def known(self, ref: RequestRef) -> bool:
         self._check()
         return ref in self.messages or ref in self.logs

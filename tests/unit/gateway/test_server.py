@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from headrace.broker.events import Delta, Finished, Started
 from headrace.broker.message import Lane, RequestRef
+from headrace.producer.gateway.health import HealthMonitor
 from headrace.producer.gateway.server import Gateway, GatewayError
 from headrace.producer.gateway.settings import GatewaySettings
 from headrace.v1 import inference_pb2 as pb
@@ -323,6 +324,25 @@ async def test_health_follows_the_broker(channel: grpc.aio.Channel, broker: Fake
         if response.status == health_pb2.HealthCheckResponse.NOT_SERVING:
             break
     watch.cancel()
+
+
+async def test_a_probe_without_an_answer_is_waited_for_in_place_of_the_next(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, asked = asyncio.Event(), 0
+
+    async def ping() -> None:
+        nonlocal asked
+        asked += 1
+        await answered.wait()
+
+    monkeypatch.setattr(broker, "ping", ping)
+    monitor = HealthMonitor(broker, 0.001)
+    assert [await monitor.check() for _ in range(3)] == [False] * 3
+    assert asked == 1
+    answered.set()
+    await asyncio.sleep(0)
+    assert await monitor.check()
 
 
 async def test_reflection_names_the_service(channel: grpc.aio.Channel) -> None:

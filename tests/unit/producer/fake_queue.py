@@ -142,6 +142,9 @@ class FakeQueue:
             await self._changed.wait_for(lambda: self.runs[ref.request_id] > 0)
         yield Logged("c1", Finished(1, "stop"))
 
+    async def ping(self) -> None:
+        self._check()
+
     async def known(self, ref: RequestRef) -> bool:
         self._check()
         return ref.request_id in self.messages
