@@ -47,6 +47,7 @@ HELP = {
     "enable_prefix_caching": "Reuse the KV memory of equal beginnings.",
     "swap_space_bytes": "Host memory for KV blocks of preempted requests; 0: none.",
     "watermark": "Share of KV blocks that stays free when requests are admitted.",
+    "enable_peak_admission": "Admit a request only if all that run are expected to fit to their ends.",
     "priority_ageing_ms": "How long higher lanes may go before a waiting request of a lower one.",
     "speculative_method": "ngram: guess the next tokens from what followed the last ones before.",
     "num_speculative_tokens": "Tokens that are guessed at most, and verified in one step.",

@@ -47,10 +47,11 @@ class EngineConfig(BaseModel):
     `max_queue_tokens` bound what waits beyond those that can run (None: no bound); more is refused.
     `enable_chunked_prefill` off: a prompt is computed in one step, however long. `swap_space_bytes`: host
     memory for preempted requests (0: their tokens are computed anew). `watermark`: share of blocks that
-    admission leaves free. `priority_ageing_ms`: how long later requests of higher lanes may go before the
-    oldest one of a lane that waits, until it has the first claim on what becomes free. `tool_call_format`:
-    how the model writes its calls of tools (`auto`: as its chat template shows). `trace_path`: a file for a
-    line about each step (None: no trace).
+    admission leaves free; `enable_peak_admission` off: it does not look ahead to what running requests will
+    yet need, so that some lose their place. `priority_ageing_ms`: how long later requests of higher lanes may
+    go before the oldest one of a lane that waits, until it has the first claim on what becomes free.
+    `tool_call_format`: how the model writes its calls of tools (`auto`: as its chat template shows).
+    `trace_path`: a file for a line about each step (None: no trace).
 
     `lora_modules`: folders of LoRA adapters in PEFT's layout, by the names that requests use; all are loaded
     at the start. `max_lora_rank`: one with a higher rank is refused.
@@ -94,6 +95,7 @@ class EngineConfig(BaseModel):
     enable_prefix_caching: bool = True
     swap_space_bytes: int = Field(default=0, ge=0)
     watermark: float = Field(default=0.01, ge=0, lt=1)
+    enable_peak_admission: bool = True
     priority_ageing_ms: float = Field(default=5000.0, ge=0)
     speculative_method: Literal["none", "ngram"] = "none"
     num_speculative_tokens: int = Field(default=8, ge=1, le=64)

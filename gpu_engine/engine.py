@@ -95,6 +95,7 @@ class StepEngine:
             max_batch_tokens=config.max_batch_tokens,
             eos_ids=tokenizer.eos_ids,
             watermark=config.watermark,
+            looks_ahead=config.enable_peak_admission,
             estimate=estimate,
             preempt_hook=preempt_hook,
             policy=load_policy(config),

@@ -34,6 +34,12 @@ _UNCACHED: Final = "prefix cache ÷ without"
 _DRAFTING: Final = ours("drafts", "--weights", "int16", "--speculate", "ngram")
 _UNDRAFTED: Final = "drafts from n-grams ÷ without"
 
+# KV memory for about half of the slots.
+_TIGHT: Final = ("--weights", "int16", "--kv-blocks", "97")
+_LOOKING_AHEAD: Final = ours("looking ahead", *_TIGHT)
+_GREEDY: Final = ours("not looking ahead", *_TIGHT, "--no-peak-admission")
+_SWAPPING: Final = ours("swapping", *_TIGHT, "--no-peak-admission", "--swap-mib", "256")
+
 
 def run(settings: EngineBenchSettings) -> Iterator[Row]:
     workload = settings.workload(LLAMA)
@@ -41,8 +47,18 @@ def run(settings: EngineBenchSettings) -> Iterator[Row]:
     shared = settings.workload(LLAMA, shared_prefix=_SHARED_PREFIX)
     note = f"all prompts begin with the same {_SHARED_PREFIX} tokens"
     yield from _compare(settings, shared, _CACHED, {_UNCACHED: _USUAL}, note)
+    yield from _tight_memory(settings, workload)
     yield from _speculation(settings)
     yield from _chunking(settings)
+
+
+def _tight_memory(settings: EngineBenchSettings, workload: Workload) -> Iterator[Row]:
+    """Swapping is measured where requests lose their place often."""
+    note = "the race's workload, KV memory for half of the slots"
+    ahead = {"admission by the expected peak ÷ as soon as a prompt fits": _GREEDY}
+    yield from _compare(settings, workload, _LOOKING_AHEAD, ahead, note)
+    swap = {"blocks of those who lost their place swapped ÷ computed anew": _GREEDY}
+    yield from _compare(settings, workload, _SWAPPING, swap, f"{note}, admission does not look ahead")
 
 
 def _speculation(settings: EngineBenchSettings) -> Iterator[Row]:

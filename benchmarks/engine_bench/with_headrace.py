@@ -31,6 +31,9 @@ def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
         "enable_prefix_caching": options.prefix_cache,
         "batching_policy": options.policy,
         "speculative_method": options.speculate,
+        "num_kv_blocks": options.kv_blocks,
+        "swap_space_bytes": options.swap_mib << 20,
+        "enable_peak_admission": options.peak_admission,
     }
 
 
@@ -80,6 +83,9 @@ def main() -> None:
     options.add_argument("--policy", default="continuous")
     options.add_argument("--prefix-cache", action="store_true")
     options.add_argument("--speculate", default="none", choices=["none", "ngram"])
+    options.add_argument("--kv-blocks", type=int)
+    options.add_argument("--swap-mib", type=int, default=0)
+    options.add_argument("--peak-admission", action=argparse.BooleanOptionalAction, default=True)
     options.add_argument("--llm", action="store_true", help="through LLM.generate_batch")
     options.add_argument("--pin", action=argparse.BooleanOptionalAction, default=True)
     obey(options.parse_args(), load)

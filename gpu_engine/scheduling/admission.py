@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from headrace.gpu_engine.memory.kv_memory import KVMemory
 from headrace.gpu_engine.scheduling.budget import StepBudget
 from headrace.gpu_engine.scheduling.forecast import Forecast, OutputEstimate
-from headrace.gpu_engine.scheduling.preemption import choose_victims
+from headrace.gpu_engine.scheduling.preemption import choose_victims, is_spared
 from headrace.gpu_engine.scheduling.request import Request
 
 
@@ -22,7 +22,8 @@ class Admission:
 
     No more than `max_batch_size` run, and no more than the step's `budget` has tokens, so that each that
     decodes advances in every step. `watermark`: share of blocks that stay free, unless nothing runs: a
-    request alone always joins.
+    request alone always joins. `looks_ahead` off: the expected peak counts only for requests that have lost
+    their place too often.
     """
 
     def __init__(
@@ -32,12 +33,15 @@ class Admission:
         budget: StepBudget,
         watermark: float,
         estimate: OutputEstimate,
+        *,
+        looks_ahead: bool = True,
     ) -> None:
         self._memory = memory
         self._max_batch_size = max_batch_size
         self._budget = budget
         self._reserve = int(watermark * memory.capacity)
         self.estimate = estimate
+        self._looks_ahead = looks_ahead
         self._forecast = Forecast(memory, estimate)
 
     @property
@@ -70,7 +74,8 @@ class Admission:
         if not running:
             return []
         needed = self._memory.free_blocks_needed(prefix, request.num_tokens)
-        if self._forecast.peak_with(request, needed) > self._memory.capacity:
+        looks_ahead = self._looks_ahead or is_spared(request)
+        if looks_ahead and self._forecast.peak_with(request, needed) > self._memory.capacity:
             return None
         free_slots = self.max_running - len(running)
         free_blocks = self._memory.num_free - self._reserve

@@ -67,10 +67,10 @@ class Scheduler:
     """Plans steps over a KV memory. Not thread-safe.
 
     `max_batch_size` bounds running requests, `max_batch_tokens` the tokens of a step. No more requests
-    run than the step has tokens, so that each that decodes advances in every step. `estimate`: how long
-    outputs are expected to be before any has ended. `policy`: when requests may join; None: continuously.
-    `block_copy_s`: see `swapping`. `draft_price`: see `drafts`. `ageing_s`: see `turn`; `clock` (seconds)
-    serves it and the policy.
+    run than the step has tokens, so that each that decodes advances in every step. `looks_ahead`: see
+    `admission`. `estimate`: how long outputs are expected to be before any has ended. `policy`: when requests
+    may join; None: continuously. `block_copy_s`: see `swapping`. `draft_price`: see `drafts`. `ageing_s`: see
+    `turn`; `clock` (seconds) serves it and the policy.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class Scheduler:
         max_batch_tokens: int,
         eos_ids: frozenset[int],
         watermark: float = 0.0,
+        looks_ahead: bool = True,
         estimate: OutputEstimate | None = None,
         preempt_hook: PreemptHook | None = None,
         policy: BatchingPolicy | None = None,
@@ -98,7 +99,12 @@ class Scheduler:
         gathering = Gathering(policy or Continuous(EngineConfig()), max_batch_size, ageing_s)
         self._roster = Roster(memory, gathering, self.swap, ageing_s)
         self._admission = Admission(
-            memory, max_batch_size, self.budget, watermark, estimate or OutputEstimate()
+            memory,
+            max_batch_size,
+            self.budget,
+            watermark,
+            estimate or OutputEstimate(),
+            looks_ahead=looks_ahead,
         )
         self._eviction = Eviction(self._roster, memory, self._admission, preempt_hook)
         self._joining = Joining(self._roster, memory, self._admission, self.budget, clock)

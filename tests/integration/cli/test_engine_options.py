@@ -58,6 +58,7 @@ UNUSUAL = EngineConfig(
     enable_prefix_caching=False,
     swap_space_bytes=1 << 24,
     watermark=0.25,
+    enable_peak_admission=False,
     priority_ageing_ms=750.0,
     lora_modules={"sql": "adapters/sql", "poems": "adapters/a=b"},
     max_lora_rank=8,

@@ -120,6 +120,20 @@ def test_blocks_inherited_from_a_finished_request_count_for_the_one_that_holds_t
     assert bench.engine.preemptions == 0
 
 
+@pytest.mark.parametrize("looks_ahead", [True, False])
+def test_without_a_look_ahead_more_join_and_some_lose_their_place(looks_ahead: bool) -> None:
+    bench = Bench(
+        num_blocks=17, block_size=4, max_batch_size=8, max_batch_tokens=64, enable_peak_admission=looks_ahead
+    )
+    for number in range(8):
+        bench.add(request(f"r{number}", 4, 20))
+    bench.step()
+    assert bench.engine.num_running == (2 if looks_ahead else 8)
+    bench.run()
+    assert bool(bench.engine.preemptions) is not looks_ahead
+    assert all(len(answer.token_ids) == 20 for answer in bench.answers.values())
+
+
 def test_the_watermark_stays_free_unless_nothing_runs() -> None:
     bench = Bench(num_blocks=11, block_size=4, watermark=0.5)
     bench.add(request("large", 24, 2))

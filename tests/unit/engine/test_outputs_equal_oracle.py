@@ -149,6 +149,7 @@ def test_any_workload_gives_what_each_request_gives_alone(
         max_batch_tokens=max_batch_tokens,
         prefix_caching=prefix_caching,
         watermark=watermark,
+        enable_peak_admission=random.random() < 0.7,
         expected_output=expected_output,
         preempt_hook=hook_that_preempts(preempted, random),
         num_host_slots=host_slots,
