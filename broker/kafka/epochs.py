@@ -108,6 +108,9 @@ class PartitionLogs:
         if log.fold.ended or event.epoch < log.fold.epoch:
             self.drop_unused(key)
             return
+        if log.departure is not None and isinstance(event, Started):  # it has come back, and begins anew
+            self.forget(key)
+            log = self.log(key)
         log.state.read(event, beside if isinstance(beside, Closing) else None)
         if log.since is None:
             log.since, log.stated_ms = offset, now_ms
@@ -129,7 +132,7 @@ class PartitionLogs:
     # ------------------------------------------------------------------------------------------- the end
 
     def forget(self, key: str) -> None:
-        """A request whose end, or whose move, is settled: only a twin needs to know of it from now on."""
+        """A request whose end, or whose move, is over: only a twin needs to know of it from now on."""
         log = self.logs.pop(key, None)
         if log is not None and log.fold.ended:
             started = log.fold.started

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from headrace.broker.contract import OpenOutcome
-from headrace.broker.events import Finished, Moved, Started
+from headrace.broker.events import Delta, Finished, Moved, Started
 from headrace.broker.kafka import commits
 from headrace.broker.kafka.commits import Committed
 from headrace.broker.kafka.departures import Departure
@@ -195,6 +195,20 @@ def test_after_a_restore_only_what_is_still_needed_is_kept() -> None:
     tenure.tidy()
     assert set(tenure.logs.logs) == {"/open", "/ended and not finished"}
     assert set(tenure.logs.ended) == {"/before", "/ended and finished"}
+
+
+def test_after_a_restore_a_request_that_came_back_has_what_it_made_here() -> None:
+    """A consumer of its model had begun it; the record with which it had gone away was finished long ago."""
+    tenure = tenure_of(Committed(1), "r")
+    key, departure = "/r", Departure(0, 1, BODY_HASH)
+    back = Started(EPOCH, "c", "x.requests.standard/0/1", 1, BODY_HASH, "model")
+    tenure.logs.append(key, Moved(EPOCH, "large", "large.standard/0"), 10, departure)
+    tenure.logs.append(key, back, 11)
+    tenure.logs.append(key, Delta(EPOCH, 0, (7,), "a"), 12)
+    tenure.tidy()
+    fold = tenure.logs.logs[key].fold
+    assert (fold.token_ids, fold.next_seq) == ([7], 1)
+    assert tenure.logs.departure(key) == departure, "other records of it are still twins"
 
 
 def test_redelivered_is_what_a_former_owner_may_have_held() -> None:
