@@ -149,6 +149,23 @@ async def test_a_request_that_was_passed_on_may_come_back(case: Case) -> None:
     assert [result.line for result in await read_results(case)] == [b"line"]
 
 
+async def test_one_that_came_back_goes_on_with_its_tokens_when_its_owner_dies(case: Case) -> None:
+    first = await pass_on(case, Message(BODY, "r"))
+    there = await Writer.open(*(await take(case, await case.consume(pool=LARGE))))
+    assert await there.session.settle(there.delivery, there.epoch, PassOn(DEFAULT_POOL))
+    begun = await start_writer(case, first.session)
+    await begun.say("a")
+    await case.lapse(first.session)
+    heir = await Writer.open(*(await take(case, await case.consume())))
+    assert heir.fold.text == "a"
+    await heir.start()
+    await heir.say("b")
+    assert await heir.finish(b"line")
+    state = await shown(case.broker, heir.delivery.ref)
+    assert (state.text, state.restarts) == ("ab", 0)
+    assert [result.line for result in await read_results(case)] == [b"line"]
+
+
 async def test_nobody_died_of_a_request_that_was_passed_on(case: Case) -> None:
     await publish_one(case.broker)
     session = await case.consume()
