@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import pytest
@@ -26,21 +26,28 @@ __all__ = ["tiny_model"]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["reference", "auto"])
-def test_swapped_requests_bring_the_tokens_that_they_bring_undisturbed(
-    tiny_model: TinyModel, attention: Literal["reference", "auto"]
-) -> None:
-    config = EngineConfig(
+Attention: TypeAlias = Literal["reference", "auto"]
+
+
+def uncached(tiny_model: TinyModel, attention: Attention, **fields: Any) -> EngineConfig:
+    """Without a prefix cache, so that nothing else brings blocks back or shares them."""
+    return EngineConfig(
         model=str(tiny_model("llama")),
         attention=attention,
         block_size=8,
         num_kv_blocks=120,
-        max_batch_tokens=24,
         enable_prefix_caching=False,
-        swap_space_bytes=1 << 22,
         threads=1,
+        **fields,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["reference", "auto"])
+def test_swapped_requests_bring_the_tokens_that_they_bring_undisturbed(
+    tiny_model: TinyModel, attention: Attention
+) -> None:
+    config = uncached(tiny_model, attention, max_batch_tokens=24, swap_space_bytes=1 << 22)
     random = Random(5)
     prompts = [[random.randrange(2, 300) for _ in range(random.randint(3, 40))] for _ in range(6)]
 
@@ -98,16 +105,9 @@ def test_a_real_forward_that_runs_out_of_memory_is_taken_again_and_changes_no_to
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["reference", "auto"])
 def test_answers_that_share_a_prompt_are_those_that_are_made_alone(
-    tiny_model: TinyModel, attention: Literal["reference", "auto"]
+    tiny_model: TinyModel, attention: Attention
 ) -> None:
-    config = EngineConfig(
-        model=str(tiny_model("llama")),
-        attention=attention,
-        block_size=8,
-        num_kv_blocks=120,
-        enable_prefix_caching=False,
-        threads=1,
-    )
+    config = uncached(tiny_model, attention)
     runner = load_runner(config)
     prompt = [*range(2, 23)]  # ends inside of a block
     params = SamplingParams(seed=4, max_tokens=12, ignore_eos=True)
