@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from weakref import WeakValueDictionary
+
 from kafka.structs import TopicPartition
 
 from headrace.broker.contract import OpenOutcome
@@ -18,9 +21,19 @@ from headrace.broker.message import Delivery
 class Opening:
     def __init__(self, reader: GroupReader, appender: Appender, settlements: Settlements) -> None:
         self._reader, self._appender, self._settlements = reader, appender, settlements
+        self._turns: WeakValueDictionary[tuple[TopicPartition, str], asyncio.Lock] = WeakValueDictionary()
 
     async def open(self, tenure: Tenure, delivery: Delivery) -> tuple[OpenOutcome, int]:
-        """What the delivery is, and the epoch to run it under."""
+        """What the delivery is, and the epoch to run it under.
+
+        Twins take turns: of two that each took an epoch, the one with the lower would run, below the other's
+        fence, and all that it wrote would be void.
+        """
+        log = tenure.partition, log_key(delivery.ref)
+        async with self._turns.setdefault(log, asyncio.Lock()):
+            return await self._open(tenure, delivery)
+
+    async def _open(self, tenure: Tenure, delivery: Delivery) -> tuple[OpenOutcome, int]:
         if tenure.leaving:
             return OpenOutcome.LOST, 0
         if tenure.moved_away(delivery):
@@ -32,8 +45,7 @@ class Opening:
         epoch = await self._epoch(tenure, delivery)
         if epoch is None or not tenure.holds(delivery):
             return OpenOutcome.LOST, 0
-        # A twin may have been opened meanwhile; and what a zombie wrote after the fence is void, but a
-        # terminal record may stand before it.
+        # What a zombie wrote after the fence is void, but a terminal record may stand before it.
         outcome = tenure.judge(delivery)
         if outcome is not OpenOutcome.RUN:
             return outcome, 0

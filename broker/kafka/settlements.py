@@ -86,7 +86,8 @@ class Settlements:
         self, tenure: Tenure, delivery: Delivery, terminal: Terminal, settlement: Done | DeadLetter
     ) -> None:
         """The terminal record, behind the events that come before it, and with all that its transaction will
-        emit beside it (see `Closing`)."""
+        emit beside it (see `Closing`). Raises BrokerUnavailable where it counts for nothing: a record whose
+        request has no end must not be completed."""
         if tenure.log(delivery).fold.ended:
             return
         dead_letter = settlement.reason if isinstance(settlement, DeadLetter) else None
@@ -94,6 +95,11 @@ class Settlements:
         before = settlement.events if isinstance(settlement, Done) else ()
         events = [*((event, None) for event in before), (terminal, closing)]
         await self.append(tenure, log_key(delivery.ref), events)
+        if not tenure.log(delivery).fold.ended:
+            tenure.doubt(log_key(delivery.ref))
+            raise BrokerUnavailable(
+                f"the end of {delivery.ref.request_id} stands below a higher fence; open it again"
+            )
 
     async def _closing_records(self, tenure: Tenure, delivery: Delivery) -> list[Record]:
         """What completing this very record emits. Nothing for a twin, whoever ended the request."""

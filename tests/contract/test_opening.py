@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headrace.broker.contract import Append, DeadLetter, Done, OpenOutcome, Retry
@@ -280,6 +282,33 @@ async def test_twins_of_a_foreign_client_give_one_answer_and_one_line(case: Case
         assert await settle_unopened(session, twin, opened)
     assert await writer.finish()
     assert (await shown(case.broker, delivery.ref)).text == "a"
+    assert [result.line for result in await read_results(case)] == [b"line"]
+
+
+async def test_of_twins_that_are_opened_at_the_same_time_one_runs(case: Case) -> None:
+    """After an owner put the request off, both would take it up."""
+    session = await case.consume()
+    for _ in range(2):
+        await case.publish_raw(Lane.STANDARD, {"body": BODY, "request-id": b"twin"})
+    (_, delivery), (_, twin) = await take_all(case, [session], 2)
+    first = await Writer.open(session, delivery)
+    await first.start()
+    await first.say("a")
+    assert await session.settle(delivery, first.epoch, Retry(1, "busy"))
+    await case.pass_time(10)
+    _, again = await take(case, session)
+    both = [again, twin]
+    opened = await asyncio.gather(*(session.open(one) for one in both))
+    assert {one.outcome for one in opened} == {OpenOutcome.RUN, OpenOutcome.TWIN}
+    runs = [one.outcome for one in opened].index(OpenOutcome.RUN)
+    state = opened[runs].state
+    assert state is not None
+    second = Writer(session, both[runs], opened[runs].epoch, state)
+    await second.start()
+    await second.say("b")
+    assert await settle_unopened(session, both[1 - runs], opened[1 - runs])
+    assert await second.finish()
+    assert (await shown(case.broker, twin.ref)).text == "ab"
     assert [result.line for result in await read_results(case)] == [b"line"]
 
 
