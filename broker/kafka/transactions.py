@@ -18,6 +18,14 @@ from headrace.broker.kafka.publisher import send_record
 
 logger = logging.getLogger(__name__)
 
+_NEVER_TAKEN = (
+    ke.MessageSizeTooLargeError,
+    ke.RecordListTooLargeError,
+    ke.InvalidRecordError,
+    ke.InvalidTimestampError,
+    ke.InvalidTopicError,
+)
+
 TRANSACTION_MS = 20_000  # a dead owner's open transaction ends by itself after that
 ANSWER_S = 8.0  # longer than a leader takes to move; the client by itself would wait for ever
 
@@ -67,14 +75,13 @@ class Transactions:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         membership: Membership,
     ) -> Outcome:
-        """One transaction. Raises `Untakeable`, and FencedInstanceIdError of a twin that took our place."""
+        """One transaction. Raises `Untakeable`, FencedInstanceIdError of a twin that took our place, and
+        AuthorizationError."""
         producer = self.ready()
         producer.begin_transaction()
         try:
-            for record in records:
-                _send(producer, record)
-            self._answered(producer, lambda manager: manager.send_offsets_to_transaction(offsets, membership))
-        except Untakeable:
+            self._fill(producer, records, offsets, membership)
+        except (Untakeable, ke.AuthorizationError):
             self._abort()
             raise
         except (ke.CommitFailedError, ke.FencedInstanceIdError) as error:
@@ -98,6 +105,23 @@ class Transactions:
             return Outcome.UNKNOWN
         return Outcome.COMMITTED
 
+    def _fill(
+        self,
+        producer: KafkaProducer,
+        records: Sequence[Record],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        membership: Membership,
+    ) -> None:
+        """Returns when all of it is acknowledged. Not before may its end be asked for: kafka-python gives a
+        record up whose time is over, tells its future alone, and commits the others."""
+        sent = [_send(producer, record) for record in records]
+        self._answered(producer, lambda manager: manager.send_offsets_to_transaction(offsets, membership))
+        for record, answer in zip(records, sent, strict=True):
+            try:
+                answer.get(timeout=self._answer_s)
+            except _NEVER_TAKEN as error:
+                raise Untakeable(record, error) from error
+
     def _answered(self, producer: KafkaProducer, ask: Callable[[Any], Any]) -> None:
         """One step of a transaction, as the producer's method of that name does it, but for a limit: a client
         that looks for a coordinator on nodes that come and go may never find an answer."""
@@ -120,9 +144,9 @@ class Transactions:
             self.discard()
 
 
-def _send(producer: KafkaProducer, record: Record) -> None:
-    """What cannot be sent at all is raised here, before anything of it is in the transaction."""
+def _send(producer: KafkaProducer, record: Record) -> Any:
+    """Its future. What cannot be sent at all is raised here, before anything of it is in the transaction."""
     try:
-        send_record(producer, record)
-    except (ke.MessageSizeTooLargeError, ke.InvalidTopicError, ValueError, TypeError) as error:
+        return send_record(producer, record)
+    except (*_NEVER_TAKEN, ValueError, TypeError) as error:
         raise Untakeable(record, error) from error

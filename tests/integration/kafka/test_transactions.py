@@ -1,7 +1,12 @@
-"""Offsets that the group refused go nowhere, whatever the same owner commits later."""
+"""A transaction is called committed when all of it was, and nothing of one that was not comes later.
+
+kafka-python keeps offsets that the group refused; a record whose time is over it leaves out, and commits the
+rest; and a producer that a successor fenced takes its name back with a new epoch.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 import uuid
@@ -15,16 +20,19 @@ from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartiti
 
 from headrace.broker.kafka.address import parse_address
 from headrace.broker.kafka.clients import Clients
+from headrace.broker.kafka.codec import Record
+from headrace.broker.kafka.leftovers import Leftovers
 from headrace.broker.kafka.transactions import Outcome, Transactions
 
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 30.0
+LINGER_MS = 300  # records wait for so long, unless their transaction ends before
 
 
 @pytest.fixture
 def topic(kafka_url: str) -> str:
-    name = f"refused-{uuid.uuid4().hex[:8]}"
+    name = f"transactions-{uuid.uuid4().hex[:8]}"
     admin = KafkaAdminClient(bootstrap_servers=list(parse_address(kafka_url).servers))
     with contextlib.closing(admin):
         admin.create_topics([NewTopic(name=name, num_partitions=2, replication_factor=1)])
@@ -54,6 +62,28 @@ def committed(consumer: KafkaConsumer, partition: TopicPartition) -> int | None:
     return found
 
 
+def settle(transactions: Transactions, topic: str, line: bytes) -> Outcome:
+    """A line and an offset, as a member of no group would."""
+    offsets = {TopicPartition(topic, 0): OffsetAndMetadata(7, "", -1)}
+    return transactions.commit([Record(topic, line, partition=0)], offsets, ConsumerGroupMetadata(topic))
+
+
+def lines(kafka_url: str, topic: str) -> list[bytes]:
+    """All that was committed to the topic, up to the line `last`."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=list(parse_address(kafka_url).servers),
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    )
+    with contextlib.closing(consumer):
+        consumer.assign([TopicPartition(topic, 0)])
+        found, deadline = list[bytes](), time.monotonic() + PATIENCE_S
+        while b"last" not in found:
+            assert time.monotonic() < deadline
+            found += [record.value for records in consumer.poll(100).values() for record in records]
+        return found
+
+
 def test_a_later_transaction_does_not_carry_them(kafka_url: str, topic: str, member: KafkaConsumer) -> None:
     mine, theirs = TopicPartition(topic, 0), TopicPartition(topic, 1)
     now: Any = member.group_metadata()
@@ -69,3 +99,34 @@ def test_a_later_transaction_does_not_carry_them(kafka_url: str, topic: str, mem
     assert commit({mine: 4}, now) is Outcome.COMMITTED
     transactions.discard()
     assert (committed(member, mine), committed(member, theirs)) == (4, 8)
+
+
+@pytest.mark.parametrize("behind", ["send_offsets_to_transaction", "begin_commit"])
+def test_one_that_a_successor_ended_is_not_called_committed(
+    kafka_url: str, topic: str, behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the offsets, its records are still to be sent; behind its own end, they are on their way."""
+    clients = Clients(parse_address(kafka_url))
+    transactions = Transactions(clients.producer_options(linger_ms=LINGER_MS), f"{topic}.owner")
+    manager = transactions.ready()._transaction_manager
+    step = getattr(manager, behind)
+
+    def step_and_fence(*args: Any) -> Any:
+        answer = step(*args)
+        if behind == "send_offsets_to_transaction":
+            assert answer.wait(timeout_ms=PATIENCE_S * 1000)
+        asyncio.run(Leftovers(clients).end(f"{topic}.owner"))
+        return answer
+
+    monkeypatch.setattr(manager, behind, step_and_fence)
+    outcome = settle(transactions, topic, b"first")
+    assert settle(transactions, topic, b"last") is Outcome.COMMITTED
+    transactions.discard()
+    assert lines(kafka_url, topic) == ([b"first"] if outcome is Outcome.COMMITTED else []) + [b"last"]
+
+
+def test_a_record_whose_time_is_over_is_not_left_out(kafka_url: str, topic: str) -> None:
+    transactions = Transactions(Clients(parse_address(kafka_url)).producer_options(), f"{topic}.owner")
+    transactions.ready()._accumulator.config["delivery_timeout_ms"] = 1
+    assert settle(transactions, topic, b"lost") is not Outcome.COMMITTED
+    transactions.discard()

@@ -1,5 +1,5 @@
 """A transaction whose coordinator never answers keeps nobody waiting for ever; one that was refused leaves
-nothing behind."""
+nothing behind; one that lost a record is not committed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 from headrace.broker.kafka import transactions
-from headrace.broker.kafka.transactions import Outcome, Transactions
+from headrace.broker.kafka.codec import Record
+from headrace.broker.kafka.transactions import Outcome, Transactions, Untakeable
 
 OFFSETS = {TopicPartition("requests", 0): OffsetAndMetadata(7, "", -1)}
+LINE = Record("results", b"line")
 MEMBERSHIP = ConsumerGroupMetadata("group", 1, "member", None)
 
 
@@ -32,11 +34,23 @@ class Answer:
         return there
 
 
+class Sent:
+    """The future of a record, which tells its end at once."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def get(self, timeout: float) -> None:
+        if self._error is not None:
+            raise self._error
+
+
 class Client:
     """A producer, its transaction manager and its sender in one. `silent`: the step that gets no answer."""
 
     silent = ""
     refused = False
+    record_error: Exception | None = None
     made: ClassVar[list[Client]] = []
 
     def __init__(self, **options: Any) -> None:
@@ -53,6 +67,10 @@ class Client:
 
     def begin_transaction(self) -> None:
         self.steps.append("begin")
+
+    def send(self, topic: str, **record: Any) -> Sent:
+        self.steps.append("send")
+        return Sent(Client.record_error)
 
     def send_offsets_to_transaction(self, offsets: object, membership: object) -> Answer:
         return self._step("offsets", ke.CommitFailedError() if Client.refused else None)
@@ -74,10 +92,11 @@ class Client:
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "KafkaProducer", Client)
     Client.silent, Client.refused, Client.made = "", False, []
+    Client.record_error = None
 
 
-def commit(transactions: Transactions) -> Outcome:
-    return transactions.commit([], OFFSETS, MEMBERSHIP)
+def commit(transactions: Transactions, *records: Record) -> Outcome:
+    return transactions.commit(records, OFFSETS, MEMBERSHIP)
 
 
 def test_answers_that_come_commit() -> None:
@@ -115,3 +134,37 @@ def test_offsets_that_were_refused_die_with_their_producer() -> None:
         ["begin", "offsets", "abort"],
         ["begin", "offsets", "commit"],
     ]
+
+
+def test_the_end_is_asked_for_behind_the_last_record() -> None:
+    assert commit(Transactions({}, "me"), LINE, LINE) is Outcome.COMMITTED
+    assert Client.made[0].steps == ["init", "begin", "send", "send", "offsets", "commit"]
+
+
+@pytest.mark.parametrize("error", [ke.KafkaTimeoutError("its time is over"), ke.InvalidProducerEpochError()])
+def test_a_record_that_the_client_gave_up_is_not_left_out(error: Exception) -> None:
+    """kafka-python commits the others, and calls that a success."""
+    transactions = Transactions({}, "me")
+    Client.record_error = error
+    assert commit(transactions, LINE) is Outcome.ANEW
+    Client.record_error = None
+    assert commit(transactions, LINE) is Outcome.COMMITTED
+    assert [made.steps for made in Client.made] == [
+        ["init", "begin", "send", "offsets"],
+        ["init", "begin", "send", "offsets", "commit"],
+    ]
+
+
+def test_a_record_that_the_broker_never_takes_is_named() -> None:
+    Client.record_error = ke.MessageSizeTooLargeError()
+    with pytest.raises(Untakeable) as raised:
+        commit(Transactions({}, "me"), LINE)
+    assert raised.value.record is LINE
+    assert Client.made[0].steps[-1] == "abort"
+
+
+def test_a_user_who_may_not_write_there_hears_so() -> None:
+    Client.record_error = ke.TopicAuthorizationFailedError({"results"})
+    with pytest.raises(ke.TopicAuthorizationFailedError):
+        commit(Transactions({}, "me"), LINE)
+    assert Client.made[0].steps[-1] == "abort"
