@@ -215,7 +215,7 @@ class StepEngine:
             drafter=self._drafters.make(controls),
             turn=turn_of(request),
             adapter=request.adapter,
-            prompt_of=request.prompt_of,
+            sibling=self._scheduler.sibling(request.prompt_of, request.prompt_ids, request.adapter),
         )
 
     def _say(self, outcome: StepOutcome, result: StepResult) -> Output:

@@ -67,8 +67,7 @@ class Joining:
 
     def _join(self, request: Request, in_place: bool, now: float) -> bool:
         """Whether it joined; those of lower lanes whose place it takes have left then."""
-        other = None if request.prompt_of is None else self._roster.get(request.prompt_of)
-        known = self._prefixes.find(request, other)
+        known = self._prefixes.find(request)
         victims = self._admission.make_room(request, known.blocks, self._roster.running, in_place=in_place)
         if victims is None:
             return False

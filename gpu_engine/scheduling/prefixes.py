@@ -33,8 +33,8 @@ class Prefixes:
     def __init__(self, memory: KVMemory) -> None:
         self._memory = memory
 
-    def find(self, request: Request, other: Request | None) -> Known:
-        """`other`: who may have the same prompt and still run."""
+    def find(self, request: Request) -> Known:
+        other = request.sibling
         shared = 0 if other is None else _num_shared(request, other)
         blocks = self._memory.lookup(request.chain, request.token_ids)
         size = self._memory.block_size
@@ -44,13 +44,17 @@ class Prefixes:
         return Known(other.block_ids[:full], shared, other.block_ids[full] if shared % size else None)
 
 
+def has_prompt(request: Request, prompt_ids: Sequence[int], adapter: str | None) -> bool:
+    """Whether a prompt has the same keys and values as that of `request`."""
+    count = request.num_prompt_tokens
+    return request.adapter == adapter and request.token_ids[:count] == [*prompt_ids]
+
+
 def _num_shared(request: Request, other: Request) -> int:
-    """Tokens of the prompt that `other` has computed, if that is all, and the same. One that may have to make
-    room for `request` does not count, and who asks for all rows of the prompt computes them all."""
+    """Tokens of their prompt that `other` has computed, if that is all. One that may have to make room for
+    `request` does not count, and who asks for all rows of the prompt computes them all."""
     count = min(request.num_prompt_tokens, request.num_tokens - 1)
     if request.controls is not None and request.controls.needs_all_rows:
         return 0
     is_there = other.status is Status.RUNNING and other.num_computed_tokens >= count
-    if not is_there or other.adapter != request.adapter or other.turn.yields_to(request.turn):
-        return 0
-    return count if other.token_ids[:count] == request.token_ids[:count] else 0
+    return 0 if not is_there or other.turn.yields_to(request.turn) else count

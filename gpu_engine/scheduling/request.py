@@ -43,7 +43,7 @@ class Request:
     computes for it; a result of any other step is stale. `turn`: its place in the order. `evictions`: how
     often it was preempted for want of memory, as opposed to for a higher lane. While it waits after that,
     `host_slots` may keep the KV of its first `host_tokens` tokens, one block each. `drafter`: who guesses how
-    it goes on; None: nobody. `prompt_of`: see `prefixes`.
+    it goes on; None: nobody. `sibling`: one with the same prompt, see `prefixes`.
     """
 
     id: str
@@ -67,7 +67,7 @@ class Request:
     controls: Controls | None = None
     adapter: str | None = None
     drafter: Drafter | None = None
-    prompt_of: str | None = None
+    sibling: Request | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -39,6 +39,7 @@ from headrace.gpu_engine.scheduling.forecast import OutputEstimate
 from headrace.gpu_engine.scheduling.gathering import Gathering
 from headrace.gpu_engine.scheduling.joining import Joining
 from headrace.gpu_engine.scheduling.policies import BatchingPolicy, Continuous
+from headrace.gpu_engine.scheduling.prefixes import has_prompt
 from headrace.gpu_engine.scheduling.request import FinishReason, Request
 from headrace.gpu_engine.scheduling.roster import Roster
 from headrace.gpu_engine.scheduling.step import Chunk, StepPlan, StepResult
@@ -151,6 +152,11 @@ class Scheduler:
         self._roster.add(request, self._clock())
         ending = request.ending(self._eos_ids)
         return self.finish(request.id, ending) if ending else None
+
+    def sibling(self, name: str | None, prompt_ids: Sequence[int], adapter: str | None) -> Request | None:
+        """The request of that name, if it is here and has this prompt."""
+        request = None if name is None else self._roster.get(name)
+        return request if request is not None and has_prompt(request, prompt_ids, adapter) else None
 
     def abort(self, request_id: str) -> StepOutcome | None:
         """Frees a request in any state at once; None if it is unknown or has ended. A step in flight may

@@ -1,0 +1,31 @@
+"""Services run on their event loop with the turns of threads that they ask for."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.cli.event_loop import TURN_S, run_service
+
+
+@pytest.fixture(autouse=True)
+def python_as_it_was() -> Iterator[None]:
+    turn_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    yield
+    sys.setswitchinterval(turn_s)
+    gc.set_threshold(*thresholds)
+
+
+async def turn_ms() -> int:
+    return round(sys.getswitchinterval() * 1000)
+
+
+def test_a_service_keeps_pythons_turns() -> None:
+    assert run_service(turn_ms()) == 5
+
+
+def test_a_service_whose_threads_compute_may_ask_for_shorter_ones() -> None:
+    assert run_service(turn_ms(), turn_s=TURN_S) == 1
