@@ -56,6 +56,7 @@ class Odds:
     resume: float = 0.2
 
 
+ROUGH = Odds(again=0.2, give_up=0.2, pass_on=0.2, cancel=0.03)
 CALM = Odds(freeze=0, give_up=0, pass_on=0, kill=0, cancel=0, again=0, pause=0)
 
 

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from tests.contract.chaos import Chaos, Odds
+from tests.contract.chaos import ROUGH, Chaos, Odds
 from tests.contract.memory_case import memory_case
 from tests.contract.mutants import MUTANTS
 from tests.contract.redis_case import redis_case
@@ -49,13 +49,13 @@ async def test_the_chaos_catches_a_broken_rule(mutant: str, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "odds"), [(0, Odds()), (1, Odds()), (2, ROUGH)])
 async def test_over_redis_every_run_ends_with_one_end_one_line_and_one_text(
-    valkey_url: str, seed: int
+    valkey_url: str, seed: int, odds: Odds
 ) -> None:
     case = await redis_case(valkey_url, f"chaos-{uuid.uuid4().hex[:12]}")
     try:
-        await Chaos(case, seed, requests=12, rounds=40, step_ms=case.lease_ms // 8).run()
+        await Chaos(case, seed, requests=12, rounds=40, step_ms=case.lease_ms // 8, odds=odds).run()
     except BaseException as error:
         error.add_note(f"chaos over Redis, seed {seed}")
         raise
