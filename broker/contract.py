@@ -194,7 +194,8 @@ class ConsumerSession(Protocol):
         alive, `close` removes it."""
 
     async def heartbeat(self) -> list[Delivery]:
-        """Renews the leases of all held deliveries; returns those that were lost (forget them)."""
+        """Renews the leases of all held deliveries; returns those that were lost (forget them): the very
+        objects, since the same delivery may have been pulled anew since."""
 
     async def open(self, delivery: Delivery) -> Opened:
         """Fences, then reads; see `OpenOutcome`. Opening again raises the epoch of this request again."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -46,6 +46,12 @@ class _Tenant:
     start: float = 0.0  # virtual time at which its next request may go
     in_time: list[_Entry] = field(default_factory=list)  # heaps
     late: list[_Entry] = field(default_factory=list)
+
+    def keep(self, waiting: Set[Ticket]) -> None:
+        """Forgets those that wait no longer; they may lie deep in the heaps, behind ever more urgent ones."""
+        for heap in (self.in_time, self.late):
+            heap[:] = [entry for entry in heap if entry[-1] in waiting]
+            heapq.heapify(heap)
 
     @property
     def waits(self) -> bool:
@@ -86,6 +92,9 @@ class FairQueue:
         """It waits no longer; not in the queue: nothing happens."""
         self._waiting.discard(ticket)
         self._forget_idle()
+        tenant, enough = self._tenants.get(ticket.tenant), 2 * len(self._waiting) + _SPARE_TENANTS
+        if tenant is not None and len(tenant.in_time) + len(tenant.late) > enough:
+            tenant.keep(self._waiting)
 
     def take(self, now_ms: float) -> Ticket | None:
         """The next one, which then waits no longer."""

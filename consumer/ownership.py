@@ -46,7 +46,16 @@ async def first_open(
 
 async def reopen(session: ConsumerSession, flight: InFlight, outage: Outage) -> None:
     """Fences anew, as often as it takes, and tells the flight what became of it."""
-    opened = await outage.insist(lambda: session.open(flight.delivery), f"re-opening {flight.request_id}")
+    try:
+        opened = await outage.insist(lambda: session.open(flight.delivery), f"re-opening {flight.request_id}")
+    except BrokerRefused:
+        raise
+    except BrokerError as error:
+        # As at its pull. What was decided there stands, where it was never opened.
+        log.error("request %s cannot be opened again: %s", flight.request_id, error)
+        if flight.outbox is not None:
+            flight.disowned(Ending(Exit.RELEASE, reason=str(error)))
+        return
     if opened.outcome is not OpenOutcome.RUN:
         flight.disowned(not_to_run(opened.outcome))
         return

@@ -15,6 +15,7 @@ Exits of an append, per request:
 | True               | acknowledged                                                                      |
 | False              | somebody else owns the request: dropped silently, counted                         |
 | broker unavailable | its fate is unknown: fence anew, read the log, go on behind what stands there     |
+| too large          | likewise, and then one by one; whose events are too large fails                   |
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.broker.contract import Append, ConsumerSession
-from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.errors import BrokerUnavailable, TooLarge
 from headrace.broker.events import Event
-from headrace.consumer.failures import fenced
+from headrace.consumer.failures import fenced, result_too_large
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.outage import Outage
 from headrace.consumer.outbox import Checkpoints
 from headrace.consumer.ownership import reopen
 from headrace.consumer.rest import ends_in_one_call
+from headrace.consumer.side_tasks import cancel
 
 REFUSED = "an append was refused"
 
@@ -59,6 +61,9 @@ class Publisher:
         self._outage = outage
         self._chunks = chunks
         self._woken = asyncio.Event()
+        self._reopening: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None  # of one of these
+        self._apart: set[InFlight] = set()  # to be sent alone: one of them is too large
 
     def wake(self) -> None:
         """Something was added, or became urgent."""
@@ -66,13 +71,22 @@ class Publisher:
 
     async def run(self) -> None:
         """Publishes until it is cancelled."""
-        while True:
-            self._woken.clear()
-            due, next_at = self._look()
-            if due:
-                await self._publish(due)
-            else:
-                await self._sleep(next_at)
+        try:
+            while self._failure is None:
+                self._woken.clear()
+                due, next_at = self._look()
+                if due:
+                    await self._publish(self._next_of(due))
+                else:
+                    await self._sleep(next_at)
+            raise self._failure
+        finally:
+            await cancel(self._reopening)
+
+    def _next_of(self, due: list[InFlight]) -> list[InFlight]:
+        self._apart.intersection_update(self._flights())
+        apart = self._apart.intersection(due)
+        return [apart.pop()] if apart else due
 
     def _look(self) -> tuple[list[InFlight], float | None]:
         """The requests with something due, and when the next of the others will be."""
@@ -103,8 +117,15 @@ class Publisher:
             answers = await self._session.append(batch)
         except BrokerUnavailable as error:
             self._outage.noticed(f"an append of {len(due)} requests", error)
-            await self._reopen(due)
+            self._begin_to_reopen(due)
             return
+        except TooLarge:
+            self._apart.update(due if len(due) > 1 else ())
+            self._begin_to_reopen(due, too_large=len(due) == 1)
+            return
+        finally:
+            if len(due) == 1:
+                self._apart.discard(due[0])
         for flight, written in zip(due, answers, strict=True):
             self._answered(flight, written)
 
@@ -115,11 +136,29 @@ class Publisher:
             flight.disowned(fenced(REFUSED).ending())
         self._on_change(flight)
 
-    async def _reopen(self, flights: list[InFlight]) -> None:
-        held = [flight for flight in flights if flight.outbox is not None]
-        await asyncio.gather(*(reopen(self._session, flight, self._outage) for flight in held))
-        for flight in held:
-            self._on_change(flight)
+    def _begin_to_reopen(self, flights: list[InFlight], *, too_large: bool = False) -> None:
+        """Each by itself, beside the appends of others: what it has on the wire keeps it out of them."""
+        for flight in flights:
+            if flight.outbox is not None:
+                task = asyncio.create_task(
+                    self._reopen(flight, too_large), name=f"re-opening {flight.request_id}"
+                )
+                self._reopening.add(task)
+                task.add_done_callback(self._reopened)
+
+    async def _reopen(self, flight: InFlight, too_large: bool) -> None:
+        await reopen(self._session, flight, self._outage)
+        if too_large and flight.outbox is not None:
+            flight.outbox.discard(flight.epoch)
+            flight.fail_finished(result_too_large(), self._clock())
+            flight.fail(result_too_large(), self._clock())
+        self._on_change(flight)  # at once: whoever has ended is to leave the engine before it says more
+
+    def _reopened(self, task: asyncio.Task[None]) -> None:
+        self._reopening.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error
+        self.wake()
 
     def _append_of(self, flight: InFlight) -> Append:
         assert flight.outbox is not None

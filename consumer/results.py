@@ -34,8 +34,11 @@ def settlement(flight: InFlight, line: bytes | None) -> Settlement:
             raise AssertionError("what somebody else owns is not settled")
 
 
-def result_line(flight: InFlight, terminal: Terminal, model: str, created: int, spell: Spell) -> bytes:
-    """`model`: the name that clients see; `created`: unix time in seconds; `spell`: a token's text."""
+def result_line(
+    flight: InFlight, terminal: Terminal, model: str, created: int, spell: Spell, *, with_text: bool = True
+) -> bytes:
+    """`model`: the name that clients see; `created`: unix time in seconds; `spell`: a token's text.
+    `with_text`: a failure's line tells the text so far."""
     match terminal:
         case Finished():
             return _result(flight, terminal, model, created, spell)
@@ -46,7 +49,7 @@ def result_line(flight: InFlight, terminal: Terminal, model: str, created: int, 
                 request_id=flight.request_id,
                 failed=terminal,
                 # Its text may be what was too large; the log has it.
-                partial="" if terminal.code == RESULT_TOO_LARGE else flight.answers[0].text,
+                partial=flight.answers[0].text if with_text and terminal.code != RESULT_TOO_LARGE else "",
             )
 
 

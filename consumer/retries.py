@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from headrace.broker.events import Handed
 from headrace.consumer.broker_clock import BrokerClock
-from headrace.consumer.failures import transient
+from headrace.consumer.failures import Failure, transient
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.settings import RetrySettings
 
@@ -37,10 +37,17 @@ class Retries:
 
     def put_off(self, flight: InFlight, reason: str) -> None:
         """Ends an opened request here; it comes back later."""
+        flight.fail(self._next(flight, reason))
+
+    def put_off_instead(self, flight: InFlight, reason: str) -> None:
+        """One that was to leave in another way, and cannot."""
+        flight.overrule(self._next(flight, reason).ending())
+
+    def _next(self, flight: InFlight, reason: str) -> Failure:
         attempt = attempts(flight.past.put_off)
         bound = min(self._longest_ms, self._settings.first_s * 1000 * 2 ** min(attempt, MOST_DOUBLINGS))
         delay_ms = self._until_deadline(flight, self._jitter(0, bound))
-        flight.fail(transient(f"retry {attempt + 1}: {reason}", delay_ms))
+        return transient(f"retry {attempt + 1}: {reason}", delay_ms)
 
     def put_off_unread(self, flight: InFlight, reason: str) -> None:
         """One whose log cannot be read, so that nobody can count: its pauses are long."""

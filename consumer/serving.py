@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.broker.errors import TooLarge
 from headrace.broker.message import Delivery, Lane
 from headrace.consumer import failures
 from headrace.consumer.doom import Doom
@@ -17,13 +13,11 @@ from headrace.consumer.endings import Ending, Exit
 from headrace.consumer.fair_queue import Ticket
 from headrace.consumer.inflight import InFlight, Phase
 from headrace.consumer.means import Means
-from headrace.consumer.ownership import first_open, reopen, settle_for_sure
+from headrace.consumer.ownership import first_open
 from headrace.consumer.preparation import Preparation
 from headrace.consumer.rest import is_flushed
-from headrace.consumer.results import is_of_numbers, result_line, settlement
+from headrace.consumer.settling import Settling
 from headrace.consumer.timing import Timing
-
-log = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 4  # of a prompt, roughly; put right when the request ends
 
@@ -84,7 +78,8 @@ class Serving:
             await self._until(lambda: self.flight.ending is not None)
             self.means.publisher.wake()
             await self._until(lambda: is_flushed(self.flight))
-            return await self._settle()
+            self._settling = True
+            return await Settling(self.flight, self.means).run()
         finally:
             self.timing.stop()
 
@@ -176,29 +171,3 @@ class Serving:
         while not condition():
             self._moved.clear()
             await self._moved.wait()
-
-    async def _settle(self) -> bool:
-        """A result that the broker can never take gives way to a failure that says so."""
-        self._settling = True
-        try:
-            return await self._settle_as_it_is()
-        except TooLarge as error:
-            log.error("the result of request %s cannot be written: %s", self.flight.request_id, error)
-            await reopen(self.means.session, self.flight, self.means.outage)
-            self.flight.fail_finished(failures.result_too_large(), self.means.clock())
-            return await self._settle_as_it_is()
-
-    async def _settle_as_it_is(self) -> bool:
-        line = await self._result_line()
-        return await settle_for_sure(
-            self.means.session, self.flight, lambda flight: settlement(flight, line), self.means.outage
-        )
-
-    async def _result_line(self) -> bytes | None:
-        """Made once, however often it takes to settle; a long one off the event loop."""
-        flight, means, terminal = self.flight, self.means, self.flight.terminal()
-        if terminal is None:
-            return None
-        model, spell = flight.adapter or means.model, means.preparer.spelling(flight.parsed)
-        make = functools.partial(result_line, flight, terminal, model, int(time.time()), spell)
-        return await asyncio.to_thread(make) if is_of_numbers(flight) else make()

@@ -195,7 +195,8 @@ class Worker:
         return self._settings.model or self._engine_ready.result().model
 
     def _take(self, delivery: Delivery, means: Means) -> Serving:
-        self._lost([delivery])  # if we still serve it, its lease had lapsed before it came back to us
+        if (former := self._by_position.get(delivery.position)) is not None:
+            former.lost("its lease lapsed before it came back to us")
         serving = Serving.of(delivery, means)
         flight = serving.flight
         self.counters.pulled += 1
@@ -211,7 +212,7 @@ class Worker:
             settled = await serving.run()
         finally:
             del self._servings[flight], self._tasks[flight]
-            if self._by_position[flight.position] is serving:
+            if self._by_position.get(flight.position) is serving:  # else it was taken anew meanwhile
                 del self._by_position[flight.position]
             if self._intake is not None:
                 self._intake.left(serving)
@@ -232,8 +233,10 @@ class Worker:
                 serving.stop(Doom.CANCELLED)
 
     def _lost(self, deliveries: Sequence[Delivery]) -> None:
+        """The same request may have come back since, as another delivery: that one is not lost."""
         for delivery in deliveries:
-            if (serving := self._by_position.get(delivery.position)) is not None:
+            serving = self._by_position.get(delivery.position)
+            if serving is not None and serving.flight.delivery is delivery:
                 serving.lost("its lease lapsed")
 
     def _ready(self, info: EngineInfo, engine: EngineHandle) -> None:

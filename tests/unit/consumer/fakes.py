@@ -111,6 +111,7 @@ class FakeSession:
         self.outcomes: dict[str, OpenOutcome] = {}
         self.cancelled: set[str] = set()
         self.lost: list[Delivery] = []
+        self.pulled: dict[str, Delivery] = {}  # the latest of each name
         self.settled: dict[str, Settlement] = {}
         self.appends: list[list[Append]] = []
         self.calls = Counter[str]()  # that were begun
@@ -176,6 +177,7 @@ class FakeSession:
             if len(taken) < room:
                 taken.append(one)
                 self.queue.remove(one)
+                self.pulled[one.ref.request_id] = one
         return taken
 
     async def announce(self, serves: Serves) -> None:

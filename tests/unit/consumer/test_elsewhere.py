@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from headrace.broker.blobs import BlobStore, check_in
-from headrace.broker.contract import Done, PassOn, Retry, Serves
+from headrace.broker.contract import Done, PassOn, Retry, Serves, Settlement
+from headrace.broker.errors import BrokerRefused
 from headrace.broker.events import Failed, Handed, Moved
-from headrace.broker.message import Claim, Message
+from headrace.broker.message import Claim, Delivery, Message
 from tests.unit.consumer.fakes import Rig, delivery, eventually, line, settings_for_tests
 
 OTHER = line(model="other")
@@ -32,6 +33,30 @@ async def test_a_request_for_a_model_of_another_pool_is_passed_on() -> None:
         await rig.idle()
         assert rig.worker.counters.passed_on == 1
         assert not rig.session.starts()
+
+
+async def test_a_pool_that_cannot_be_given_a_request_is_no_matter_of_its_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kafka: the other pool's topics were changed, or may not be written."""
+
+    async with Rig() as rig:
+        settle = rig.session.settle
+
+        async def refusing(one: Delivery, epoch: int, settlement: Settlement) -> bool:
+            if isinstance(settlement, PassOn):
+                raise BrokerRefused("the topic x.requests.other.standard was changed")
+            return await settle(one, epoch, settlement)
+
+        monkeypatch.setattr(rig.session, "settle", refusing)
+        rig.registry.enter("other", "gpt-9")
+        rig.publish(delivery("elsewhere", body=line(model="gpt-9")), delivery("here"))
+        request = await rig.engine.get()
+        await eventually(lambda: "elsewhere" in rig.session.settled or rig.task.done())
+        assert not rig.task.done(), rig.task
+        assert isinstance(await rig.settled("elsewhere"), Retry)
+        rig.engine.give(request.id, 66, finish="length")
+        await rig.settled("here")
 
 
 async def test_a_model_that_nobody_serves_fails_with_the_list_of_those_that_are() -> None:

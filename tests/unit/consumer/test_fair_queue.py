@@ -215,3 +215,18 @@ def widest(served: list[tuple[str, float]], one: str, other: str) -> float:
         ahead += share * ((tenant == one) - (tenant == other))
         best, lowest = max(best, ahead - lowest), min(lowest, ahead)
     return best
+
+
+def test_tickets_that_gave_up_behind_urgent_ones_are_forgotten() -> None:
+    """Those with deadlines go first, and there is always one; the others give up when their time is over."""
+    queue = FairQueue({}, 20_000.0)
+    queue.add(Ticket(deadline_ms=0))
+    for n in range(2_000):
+        patient = Ticket()
+        queue.add(patient)
+        queue.add(Ticket(deadline_ms=n + 1))
+        queue.take(0.0)
+        queue.remove(patient)
+    assert len(queue) == 1
+    [tenant] = queue._tenants.values()
+    assert len(tenant.in_time) + len(tenant.late) < 100

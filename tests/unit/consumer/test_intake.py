@@ -194,7 +194,7 @@ async def test_a_lease_that_is_lost_ends_one_that_waits_and_its_place_is_free() 
         await busy(rig, "first")
         rig.publish(delivery())
         await eventually(lambda: rig.worker.in_flight == 2)
-        rig.session.lost = [delivery()]
+        rig.session.lost = [rig.session.pulled["r1"]]
         await eventually(lambda: rig.worker.counters.fenced == 1)
         await finish(rig)
         await rig.idle()

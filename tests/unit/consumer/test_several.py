@@ -13,7 +13,7 @@ from msgspec import structs
 from headrace.broker.contract import Done
 from headrace.broker.events import Delta, Failed, Finished, Started
 from headrace.broker.events import TokenLogprobs as LoggedScore
-from headrace.consumer import serving
+from headrace.consumer import settling
 from headrace.consumer.results import result_line
 from headrace.gpu_engine.api import EmbedParams, EngineError, Output, TokenLogprobs
 from tests.unit.consumer.fakes import FINGERPRINT, NOW_MS, QUEUE, Rig, delivery, eventually, line
@@ -244,11 +244,11 @@ async def test_a_line_of_numbers_is_made_off_the_event_loop(
 ) -> None:
     threads: list[threading.Thread] = []
 
-    def made(*args: Any) -> bytes:
+    def made(*args: Any, **more: Any) -> bytes:
         threads.append(threading.current_thread())
-        return result_line(*args)
+        return result_line(*args, **more)
 
-    monkeypatch.setattr(serving, "result_line", made)
+    monkeypatch.setattr(settling, "result_line", made)
     async with Rig() as rig:
         rig.publish(delivery(body=line(**asked)))
         request = await rig.engine.get()

@@ -517,7 +517,7 @@ async def test_a_lease_that_the_heartbeat_finds_lost_ends_the_request_here() -> 
     async with Rig() as rig:
         rig.publish(delivery())
         request = await rig.engine.get()
-        rig.session.lost = [delivery()]
+        rig.session.lost = [rig.session.pulled["r1"]]
         await eventually(lambda: rig.worker.counters.fenced == 1)
         assert rig.engine.aborted == [request.id]
 
@@ -531,7 +531,7 @@ async def test_a_late_answer_for_a_lost_delivery_leaves_the_same_one_delivered_a
         rig.first_words = None
         rig.engine.die()
         second = await rig.next_engine(2)
-        rig.session.lost = [delivery()]
+        rig.session.lost = [rig.session.pulled["r1"]]
         await eventually(lambda: not rig.session.lost, "the heartbeat")
         rig.publish(delivery())
         await eventually(lambda: rig.session.epochs["r1"] == 2, "the opening of the new delivery")
@@ -550,7 +550,7 @@ async def test_a_heartbeat_that_crosses_with_the_settlement_does_not_call_it_los
         request = await rig.engine.get()
         rig.engine.give(request.id, 65, finish="stop")
         await eventually(lambda: rig.session.calls["settle"] > 0, "the settlement")
-        rig.session.lost = [delivery()]
+        rig.session.lost = [rig.session.pulled["r1"]]
         await eventually(lambda: not rig.session.lost, "the heartbeat")
         gate.set()
         await rig.settled()
