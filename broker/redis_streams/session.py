@@ -57,6 +57,7 @@ _WRITTEN, _OVERTAKEN = 1, -1  # answers of the scripts; 0 is "lost"
 class _Hold:
     delivery: Delivery
     epoch: int = 0  # of this session's last `open`
+    settling: bool = False  # what it is on the server is over, maybe
 
 
 def new_consumer_name() -> str:
@@ -84,7 +85,7 @@ class RedisSession:
         self._calls = SessionCalls(names, retention, self._name, lanes, pool)
         self._queue = QueueLooker(link, blocking, names, self._calls, lanes, pool, lease_ms)
         self._holds: dict[Entry, _Hold] = {}
-        self._positions: set[str] = set()  # of all that is held
+        self._positions: dict[str, _Hold] = {}  # of all that is held
         self._says = b""  # what the registry holds of this consumer
         self._control_seen = "0-0"
         self._closed = False
@@ -139,11 +140,12 @@ class RedisSession:
 
     def _take_hold(self, delivery: Delivery) -> bool:
         """False for what the session holds already: the entry itself, or a copy that carries its position.
-        The copy is left to lapse, and opens as a twin elsewhere or later."""
-        if delivery.position in self._positions:
+        The copy is left to lapse, and opens as a twin elsewhere or later. What is being settled may come back
+        before the answer to its settlement does."""
+        holder = self._positions.get(delivery.position)
+        if holder is not None and not holder.settling:
             return False
-        self._holds[entry_of(delivery)] = _Hold(delivery)
-        self._positions.add(delivery.position)
+        self._holds[entry_of(delivery)] = self._positions[delivery.position] = _Hold(delivery)
         return True
 
     async def _refuse(self, entry: Entry, reason: str) -> None:
@@ -211,9 +213,17 @@ class RedisSession:
         check_settlement(epoch, settlement)
         if isinstance(settlement, PassOn):
             check_pool(settlement.pool)
-        answer = await self._scripts.run(self._calls.settle(delivery, epoch, settlement))
+        hold = self._hold(delivery)
+        if hold is not None:
+            hold.settling = True
+        try:
+            answer = await self._scripts.run(self._calls.settle(delivery, epoch, settlement))
+        finally:
+            if hold is not None:
+                hold.settling = False
         if answer == _WRITTEN:
-            self._forget(entry_of(delivery))
+            if hold is not None:
+                self._drop(hold)
         else:
             self._give_up(delivery, epoch, answer)
         return bool(answer == _WRITTEN)
@@ -233,8 +243,8 @@ class RedisSession:
 
     def _forget(self, entry: Entry) -> None:
         hold = self._holds.pop(entry, None)
-        if hold is not None:
-            self._positions.discard(hold.delivery.position)
+        if hold is not None and self._positions.get(hold.delivery.position) is hold:
+            del self._positions[hold.delivery.position]
 
     def _give_up(self, delivery: Delivery, epoch: int, answer: int) -> None:
         """Forgets a delivery that a script refused, unless only an older epoch of our own was refused."""

@@ -422,3 +422,14 @@ async def test_many_held_deliveries_are_renewed_together(broker: Broker) -> None
     assert len(await session.pull(count, 0)) == count
     assert await session.heartbeat() == []
     assert (await broker.stats()).lanes[Lane.BATCH].leased == count
+
+
+async def test_one_with_as_many_headers_as_are_allowed_comes_back_from_a_retry(broker: Broker) -> None:
+    headers = {f"x-{n}": "1" for n in range(255)}  # and its id
+    await broker.publish([Message(BODY, "r", Lane.BATCH, headers=headers)])
+    session = await broker.consume(LANES, LONG_MS)
+    first = await run(session)
+    assert await session.settle(first.delivery, first.epoch, Retry(0, "busy"))
+    again = await session.pull(1, 500)
+    assert await broker.dead_letters() == []
+    assert len(again) == 1
