@@ -72,7 +72,7 @@ class Clients:
             "retry_backoff_ms": 5,
             "max_block_ms": _CONNECT_MS,
             "delivery_timeout_ms": DELIVERY_MS,
-            "max_request_size": self.settings.max_message_bytes,
+            "max_request_size": self.settings.max_sent_bytes,
             "allow_auto_create_topics": False,
             "metrics_enabled": False,
             **more,

@@ -28,6 +28,8 @@ DUE, REASON = "headrace-due", "headrace-reason"
 ORIGIN = "headrace-origin"
 # And to those of records that had no value, which is not the same as an empty one.
 NO_VALUE = "headrace-no-value"
+_ADDED = frozenset((POSITION, PUBLISHED, MOVES, DUE, REASON))
+_LONGEST_REASON = 4_096
 KIND = "headrace-kind"  # on lines of a reply topic that are chunks of an answer
 
 
@@ -84,8 +86,9 @@ def decode_record(record: ConsumerRecord, place: LogPlace, names: Names) -> Deco
     """A record of a request topic, or of a delay topic, as a message of its lane and pool."""
     if record.value is None:
         return Undecodable("the record has no value")
-    if len(record.headers) > MOST:
-        return Undecodable(f"{len(record.headers)} headers are more than the {MOST} allowed")
+    sent = len(record.headers) - len(_ADDED.intersection(name for name, _ in record.headers))
+    if sent > MOST:
+        return Undecodable(f"{sent} headers are more than the {MOST} allowed")
     try:
         headers = {_name(name): text(value) for name, value in record.headers}
         message = read_message(record.value, headers, place.lane, place.pool, names)
@@ -108,7 +111,7 @@ def delayed_headers(
     record: ConsumerRecord, decoded: Decoded, due_ms: int, reason: str
 ) -> list[tuple[str, bytes]]:
     """The same for a record that waits in a delay topic until `due_ms`."""
-    added = [(DUE, b"%d" % due_ms), (REASON, reason.encode(errors="replace"))]
+    added = [(DUE, b"%d" % due_ms), (REASON, reason.encode(errors="replace")[:_LONGEST_REASON])]
     return [*forwarded_headers(record, decoded), *added]
 
 
@@ -147,7 +150,7 @@ def result_headers(message: Message, ref: RequestRef) -> list[tuple[str, bytes]]
 def dead_letter_record(record: ConsumerRecord, origin: str, reason: str, names: Names) -> Record:
     """The untouched record, why it was buried, and where it stood."""
     kept = _without(record.headers, (REASON, ORIGIN, NO_VALUE))
-    added = [(ORIGIN, origin.encode()), (REASON, reason.encode(errors="replace"))]
+    added = [(ORIGIN, origin.encode()), (REASON, reason.encode(errors="replace")[:_LONGEST_REASON])]
     if record.value is None:
         added.append((NO_VALUE, b"true"))
     return Record(names.dead_letters, record.value or b"", record.key, [*kept, *added])

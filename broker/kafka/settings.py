@@ -57,6 +57,9 @@ def parse_delay(text: str) -> Delay:
     return Delay(text, int(parts[1]) * _UNITS_MS[parts[2]])
 
 
+_ADDED_BYTES = 32 << 10
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
     """Times in milliseconds, sizes in bytes.
@@ -93,6 +96,12 @@ class KafkaSettings:
     reader_margin_ms: int = 60_000
     read_partitions: int = 8
     ring_bytes: int = 4 << 20
+
+    @property
+    def max_sent_bytes(self) -> int:
+        """The largest record that we send: of a message as large as is allowed, with the headers that it
+        gets on its way, or with a short line beside its own headers. Topics take more than that."""
+        return self.max_message_bytes + _ADDED_BYTES
 
     def delay_for(self, ms: int) -> Delay:
         """The shortest delay that is long enough, or the longest there is."""

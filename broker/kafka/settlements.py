@@ -8,22 +8,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headrace.broker.contract import DeadLetter, Done, PassOn, Release, Retry, Settlement
-from headrace.broker.errors import BrokerError, BrokerUnavailable
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.events import Event, Handed, Moved, Terminal
 from headrace.broker.kafka.appender import Appender, Entry
 from headrace.broker.kafka.codec import (
+    ORIGIN,
+    REASON,
     Record,
     dead_letter_record,
     delayed_headers,
     forwarded_headers,
     result_record,
+    size_of,
 )
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.departures import Departure, moved_header, moves_of
 from headrace.broker.kafka.epochs import Beside
 from headrace.broker.kafka.event_records import Closing
+from headrace.broker.kafka.failures import too_large
 from headrace.broker.kafka.places import LogPlace, log_key
 from headrace.broker.kafka.settle import Item, Settler
 from headrace.broker.kafka.tenure import Bad, Tenure, claim_of
@@ -64,8 +69,18 @@ class Settlements:
 
     async def bury(self, found: Sequence[tuple[Tenure, Bad]]) -> None:
         """Moves what cannot be understood to the dead letters, bytes untouched; its neighbours go on."""
-        items = [Item(tenure, bad.record.offset, [self._letter_of(tenure, bad)]) for tenure, bad in found]
-        await asyncio.gather(*(self._settler.add(item) for item in items))
+        await asyncio.gather(*(self._bury(tenure, bad) for tenure, bad in found))
+
+    async def _bury(self, tenure: Tenure, bad: Bad) -> None:
+        """Foreign clients may write more than we can send on: of that, only the letter's head is kept."""
+        letter = self._letter_of(tenure, bad)
+        try:
+            await self._settler.add(Item(tenure, bad.record.offset, [letter]))
+        except (BrokerUnavailable, BrokerRefused):
+            raise
+        except BrokerError as error:
+            logger.error("the bytes of %s are lost: %s", tenure.position(bad.record.offset), error)
+            await self._settler.add(Item(tenure, bad.record.offset, [_head(letter)]))
 
     def _letter_of(self, tenure: Tenure, bad: Bad) -> Record:
         origin = tenure.position(bad.record.offset)
@@ -80,7 +95,15 @@ class Settlements:
         records = await self._closing_records(tenure, delivery)
         if isinstance(settlement, DeadLetter) and settlement.terminal is None:
             records.append(self._letter(delivery, settlement.reason))
-        return await self._complete(tenure, delivery, records)
+        try:
+            return await self._complete(tenure, delivery, records)
+        except (BrokerUnavailable, BrokerRefused):
+            raise
+        except BrokerError as error:
+            # Its end stands in the log: a line that its topic does not take must not hold it up.
+            logger.error("what tells of the end of %s is lost: %s", delivery.ref.request_id, error)
+            letters = [_head(each) for each in records if each.topic == self._at.names.dead_letters]
+            return await self._complete(tenure, delivery, letters)
 
     async def _append_terminal(
         self, tenure: Tenure, delivery: Delivery, terminal: Terminal, settlement: Done | DeadLetter
@@ -90,6 +113,10 @@ class Settlements:
         request has no end must not be completed."""
         if tenure.log(delivery).fold.ended:
             return
+        if settlement.line is not None:
+            line = result_record(delivery.message, delivery.ref, settlement.line, self._at.names)
+            if size_of(line) > self._at.settings.max_sent_bytes:
+                raise too_large()  # while something else can still be said
         dead_letter = settlement.reason if isinstance(settlement, DeadLetter) else None
         closing = Closing(claim_of(delivery).offset, settlement.line, dead_letter)
         before = settlement.events if isinstance(settlement, Done) else ()
@@ -205,6 +232,11 @@ class Settlements:
         # By then its caller may have given up waiting.
         item.done.add_done_callback(lambda done: tenure.settled(delivery) if _is_true(done) else None)
         return await self._settler.add(item)
+
+
+def _head(letter: Record) -> Record:
+    """A dead letter without the message: where it stood, and why it was buried."""
+    return replace(letter, value=b"", headers=[h for h in letter.headers if h[0] in (ORIGIN, REASON)])
 
 
 def _is_true(done: asyncio.Future[bool]) -> bool:

@@ -8,12 +8,13 @@ from typing import Any, cast
 import pytest
 
 from headrace.broker.contract import Done
-from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.errors import BrokerUnavailable, TooLarge
 from headrace.broker.events import Fence, Finished
 from headrace.broker.kafka.appender import Appender, Entry
 from headrace.broker.kafka.commits import Committed
 from headrace.broker.kafka.epochs import PartitionLogs
 from headrace.broker.kafka.places import log_key
+from headrace.broker.kafka.settings import KafkaSettings
 from headrace.broker.kafka.settle import Item, Settler
 from headrace.broker.kafka.settlements import Settlements
 from headrace.broker.kafka.tenure import Tenure
@@ -51,7 +52,7 @@ def tenure() -> Tenure:
 
 
 def settlements(broker: Broker) -> Settlements:
-    connection: Any = type("Connection", (), {"names": Names("x")})()
+    connection: Any = type("Connection", (), {"names": Names("x"), "settings": KafkaSettings(("x",))})()
     return Settlements(connection, cast(Appender, broker), cast(Settler, broker))
 
 
@@ -74,3 +75,21 @@ async def test_an_end_below_a_higher_fence_does_not_and_is_to_be_opened_again() 
     run = held.run_of(delivery)
     assert run is not None
     assert run.doubtful
+
+
+class Narrow(Broker):
+    """Its results take no line: an operator chose so."""
+
+    async def add(self, item: Item) -> bool:
+        if item.records:
+            raise TooLarge("larger than the topic takes")
+        return await super().add(item)
+
+
+async def test_an_end_whose_line_its_topic_never_takes_completes_its_record() -> None:
+    """Else every owner would be refused in the same way, one after the other."""
+    held, broker = tenure(), Narrow()
+    delivery = held.take()
+    held.start(delivery, EPOCH)
+    assert await settlements(broker).settle(held, delivery, EPOCH, DONE)
+    assert broker.committed == [0]
