@@ -9,6 +9,7 @@ sends through `asyncio.wait_for`, which before Python 3.12 can swallow the cance
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -43,7 +44,8 @@ _CONNECT_TIMEOUT_S = 5.0
 _MOST_CALLS = 32  # at a time; more wait, and the server writes what comes together in one fsync
 _MOST_READERS = 10_000
 # The server answers, but for now does not take writes: full disk, failover, no good replicas.
-_PASSING = {"NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "LOADING"}
+_PASSING = {"NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "LOADING", "READONLY", "MASTERDOWN"}
+_IN_SCRIPT = re.compile(r"^Error running script .*?: -", re.DOTALL)
 
 
 class ServerError(BrokerRefused):
@@ -157,17 +159,24 @@ class Link:
         if isinstance(error, NoScriptError):
             return ServerError(text, unknown_script=True)
         if isinstance(error, OutOfMemoryError):
-            return BrokerUnavailable(f"{self.address} is out of memory; raise maxmemory or drain the queue")
+            return self._out_of_memory()
         if isinstance(error, ResponseError):
             return self._translate_refusal(text)
         return BrokerRefused(f"{self.address} answered something unexpected: {text}")
 
     def _translate_refusal(self, text: str) -> BrokerError:
-        if text.startswith("MISCONF"):
+        """Before version 7 an error inside of a script is wrapped in words."""
+        code = _IN_SCRIPT.sub("", text).split(" ", 1)[0]
+        if code == "OOM":
+            return self._out_of_memory()
+        if code == "MISCONF":
             return BrokerUnavailable(f"{self.address} cannot write to its disk; free some space: {text}")
-        if text.split(" ", 1)[0] in _PASSING:
+        if code in _PASSING:
             return BrokerUnavailable(f"{self.address} takes no commands at the moment: {text}")
         return ServerError(text)
+
+    def _out_of_memory(self) -> BrokerUnavailable:
+        return BrokerUnavailable(f"{self.address} is out of memory; raise maxmemory or drain the queue")
 
 
 async def _read(connection: AbstractConnection) -> Reply:
