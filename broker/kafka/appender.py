@@ -21,10 +21,11 @@ from headrace.broker.kafka.clients import Acknowledged
 from headrace.broker.kafka.clock import local_ms
 from headrace.broker.kafka.codec import Record, size_of
 from headrace.broker.kafka.departures import Departure
-from headrace.broker.kafka.epochs import Beside, statement
+from headrace.broker.kafka.epochs import Beside
 from headrace.broker.kafka.event_records import Closing, encode_event_record
 from headrace.broker.kafka.failures import too_large
 from headrace.broker.kafka.publisher import Publisher
+from headrace.broker.kafka.statements import statement
 from headrace.broker.kafka.tenure import FENCE_EVERY_MS, STATE_EVERY_MS, Tenure
 
 logger = logging.getLogger(__name__)
@@ -79,14 +80,15 @@ class Appender:
         if any(size_of(record) > self._most_bytes for record in records):
             raise too_large()
         logs = {(id(entry.tenure), entry.key) for entry in entries}
-        for stating in [self._stating[log] for log in logs & self._stating.keys()]:
-            await stating.wait()
+        while stating := logs & self._stating.keys():  # while one is waited for, another one may begin
+            await self._stating[stating.pop()].wait()
         self._under_way.update(logs)
+        ends = {id(entry.tenure): entry.tenure.logs.end for entry in entries}
         try:
             answers = await self._send(records)
         except BaseException:
             for entry in entries:
-                entry.tenure.doubt(entry.key)
+                entry.tenure.doubt(entry.key, ends[id(entry.tenure)])
             raise
         finally:
             self._under_way -= Counter(logs)
@@ -136,16 +138,23 @@ class Appender:
             encode_event_record(tenure.topics.events, tenure.number, None, Fence(tenure.epoch))
             for tenure in due
         ]
-        for tenure, answer in zip(due, await self._publisher.send(records), strict=True):
+        ended = [tenure.logs.ended_header() for tenure in due]
+        for record, header in zip(records, ended, strict=True):
+            record.headers.extend([] if header is None else [header])
+        answers = await self._publisher.send(records)
+        for tenure, answer, header in zip(due, answers, ended, strict=True):
             tenure.logs.fence(tenure.epoch, answer.offset)
+            if header is not None:
+                tenure.logs.ended.told(answer.offset)
             tenure.fenced_ms = local_ms()
 
     async def state_anew(self, tenures: Sequence[Tenure]) -> None:
         """Logs that began long ago, so that a successor need not read back so far."""
         before_ms = local_ms() - STATE_EVERY_MS
         for tenure in tenures:
-            for key in tenure.logs.overdue(before_ms)[:_STATED_AT_ONCE]:
-                if not self._under_way[id(tenure), key]:
+            overdue = [key for key in tenure.logs.overdue(before_ms) if not tenure.in_doubt(key)]
+            for key in overdue[:_STATED_AT_ONCE]:
+                if not self._under_way[id(tenure), key] and not tenure.in_doubt(key):
                     await self._state(tenure, key)
 
     async def _state(self, tenure: Tenure, key: str) -> None:

@@ -14,29 +14,17 @@ nothing for readers, with the fold beside it. A restore that finds such a statem
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections import OrderedDict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-import msgspec
-
-from headrace.broker.events import Event, Fence, Handed, Moved, Started, TokenLogprobs
-from headrace.broker.fold import Answer, Fold
+from headrace.broker.events import Event, Fence, Moved, Started
+from headrace.broker.fold import Fold
 from headrace.broker.kafka.clients import ConsumerRecord
-from headrace.broker.kafka.codec import Record
 from headrace.broker.kafka.departures import Departure, departure_of
-from headrace.broker.kafka.event_records import Closing, LogState, decode_event_record, encode_event_record
-from headrace.broker.wire import decode_event, encode_event
-
-_STATE = "headrace-state"
-# Ended requests that are remembered, and records that a restore looks back for them: bounds for late twins.
-REMEMBERED = 2_048
-LOOK_BACK = 512
-
+from headrace.broker.kafka.ended import Ended, remember
+from headrace.broker.kafka.event_records import Closing, LogState, decode_event_record
+from headrace.broker.kafka.statements import decode_fold, stated_in
 
 Beside: TypeAlias = Closing | Departure | None
 
@@ -56,6 +44,10 @@ class Log:
     def fold(self) -> Fold:
         return self.state.fold
 
+    @property
+    def body_hash(self) -> bytes:
+        return b"" if self.fold.started is None else self.fold.started.body_hash
+
 
 @dataclass(slots=True)
 class PartitionLogs:
@@ -65,7 +57,7 @@ class PartitionLogs:
     epoch: int = 0
     highest: int = 0
     logs: dict[str, Log] = field(default_factory=dict)
-    ended: OrderedDict[str, bytes] = field(default_factory=OrderedDict)  # key → hash of the body
+    ended: Ended = field(default_factory=Ended)
     departed: OrderedDict[str, Departure] = field(default_factory=OrderedDict)
     _fences: deque[int] = field(default_factory=deque)  # offsets of those in force, ascending
     end: int = 0
@@ -80,9 +72,11 @@ class PartitionLogs:
             return
         self.highest = max(self.highest, entry.event.epoch)
         if entry.key is None:
+            if entry.event.epoch >= self.epoch:
+                self.ended.read(record.headers, entry.offset)
             self.fence(entry.event.epoch, entry.offset)
             return
-        stated = dict(record.headers).get(_STATE)
+        stated = stated_in(record.headers)
         if stated is not None:
             self._restate(entry.key, entry.event, stated, entry.offset, now_ms)
         else:
@@ -135,15 +129,25 @@ class PartitionLogs:
         """A request whose end, or whose move, is over: only a twin needs to know of it from now on."""
         log = self.logs.pop(key, None)
         if log is not None and log.fold.ended:
-            started = log.fold.started
-            _remember(self.ended, key, b"" if started is None else started.body_hash)
+            self.ended.remember(key, log.body_hash)
         elif log is not None and log.departure is not None:
-            _remember(self.departed, key, log.departure)
+            remember(self.departed, key, log.departure)
+
+    def ended_header(self) -> tuple[str, bytes] | None:
+        """See `Ended.header`."""
+        ending = {key: log.body_hash for key, log in self.logs.items() if log.fold.ended}
+        return self.ended.header(self.end, ending)
 
     def departure(self, key: str) -> Departure | None:
         """Whether and how the request went to another pool."""
         log = self.logs.get(key)
         return log.departure if log is not None and log.departure is not None else self.departed.get(key)
+
+    def keep(self, key: str, since: int) -> None:
+        """It may begin at that offset."""
+        log = self.log(key)
+        if log.since is None:
+            log.since = since
 
     def drop_unused(self, key: str) -> None:
         """A log that never had an event need not be kept."""
@@ -156,7 +160,7 @@ class PartitionLogs:
     def restore_offset(self) -> int:
         """From where a successor must read. It only rises."""
         needed = [log.since for log in self.logs.values() if log.since is not None]
-        needed.append(max(0, self.end - LOOK_BACK))
+        needed.append(self.restore if self.ended.restore is None else self.ended.restore)
         first = min(needed)
         while len(self._fences) > 1 and self._fences[1] <= first:
             self._fences.popleft()
@@ -189,92 +193,3 @@ class PartitionLogs:
         # One that was sent again by the client, late, knows less than what stands before it.
         if fold is not None and fold.next_seq >= log.fold.next_seq:
             log.state.fold, log.since, log.stated_ms = fold, offset, now_ms
-
-
-T = TypeVar("T")
-
-
-def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
-    known[key] = value
-    known.move_to_end(key)
-    while len(known) > REMEMBERED:
-        known.popitem(last=False)
-
-
-def copy_of(fold: Fold) -> Fold:
-    """One that goes on by itself; events are immutable."""
-    return replace(
-        fold,
-        token_ids=list(fold.token_ids),
-        pieces=list(fold.pieces),
-        logprobs=list(fold.logprobs),
-        prompt_logprobs=list(fold.prompt_logprobs),
-        others={
-            number: Answer(list(one.token_ids), list(one.pieces), list(one.logprobs))
-            for number, one in fold.others.items()
-        },
-    )
-
-
-def statement(topic: str, partition: int, key: str, fold: Fold) -> Record:
-    """The record that states a fold anew."""
-    record = encode_event_record(topic, partition, key, Fence(fold.epoch))
-    record.headers.append((_STATE, encode_fold(fold)))
-    return record
-
-
-def encode_fold(fold: Fold) -> bytes:
-    """All of a fold that has not ended, except its epoch."""
-    said = {
-        "next_seq": fold.next_seq,
-        "tokens": fold.token_ids,
-        "text": fold.text,
-        "logprobs": msgspec.to_builtins(fold.logprobs),
-        "prompt_logprobs": msgspec.to_builtins(fold.prompt_logprobs),
-        "others": {number: _answer_fields(answer) for number, answer in fold.others.items()},
-        "restarts": fold.restarts,
-        "at_start": fold.tokens_at_start,
-        "started": _event_text(fold.started),
-        "handed": _event_text(fold.handed),
-    }
-    return zlib.compress(json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass"), 1)
-
-
-def decode_fold(data: bytes, epoch: int) -> Fold | None:
-    """None for bytes that are no fold."""
-    try:
-        said = json.loads(zlib.decompress(data).decode("utf-8", "surrogatepass"))
-        started, handed = _event_of(said["started"]), _event_of(said["handed"])
-        return Fold(
-            epoch=epoch,
-            next_seq=int(said["next_seq"]),
-            started=started if isinstance(started, Started) else None,
-            token_ids=[int(token) for token in said["tokens"]],
-            pieces=[str(said["text"])],
-            logprobs=msgspec.convert(said.get("logprobs", []), list[TokenLogprobs]),
-            prompt_logprobs=msgspec.convert(said.get("prompt_logprobs", []), list[TokenLogprobs]),
-            others={int(number): _answer_of(one) for number, one in dict(said.get("others", {})).items()},
-            restarts=int(said["restarts"]),
-            handed=handed if isinstance(handed, Handed) else None,
-            tokens_at_start=int(said["at_start"]),
-        )
-    except (ValueError, TypeError, KeyError, zlib.error, msgspec.ValidationError):
-        return None
-
-
-def _answer_fields(answer: Answer) -> dict[str, object]:
-    logprobs = msgspec.to_builtins(answer.logprobs)
-    return {"tokens": answer.token_ids, "text": answer.text, "logprobs": logprobs}
-
-
-def _answer_of(said: Mapping[str, Any]) -> Answer:
-    logprobs = msgspec.convert(said["logprobs"], list[TokenLogprobs])
-    return Answer([int(token) for token in said["tokens"]], [str(said["text"])], logprobs)
-
-
-def _event_text(event: Event | None) -> str:
-    return "" if event is None else base64.b64encode(encode_event(event)).decode()
-
-
-def _event_of(text: str) -> Event | None:
-    return decode_event(base64.b64decode(text)) if text else None

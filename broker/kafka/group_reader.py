@@ -118,6 +118,7 @@ def _read(
     consumer.assign(list(stretches))
     for partition, stretch in stretches.items():
         consumer.seek(partition, stretch.start)
+        consumer.resume(partition)  # a read that failed in its middle may have paused it
     left = set(stretches)
     read: dict[TopicPartition, list[ConsumerRecord]] = {partition: [] for partition in stretches}
     deadline = time.monotonic() + _READ_S

@@ -34,7 +34,7 @@ class Opening:
             return await self._open(tenure, delivery)
 
     async def _open(self, tenure: Tenure, delivery: Delivery) -> tuple[OpenOutcome, int]:
-        if tenure.leaving:
+        if tenure.leaving or await self._settlements.under_way(tenure, delivery) is not None:
             return OpenOutcome.LOST, 0
         if tenure.moved_away(delivery):
             await self._settlements.complete_move(tenure, delivery)
@@ -45,7 +45,10 @@ class Opening:
         epoch = await self._epoch(tenure, delivery)
         if epoch is None or not tenure.holds(delivery):
             return OpenOutcome.LOST, 0
-        # What a zombie wrote after the fence is void, but a terminal record may stand before it.
+        # What a zombie wrote after the fence is void, but a terminal record may stand before it, or a move.
+        if tenure.moved_away(delivery):
+            await self._settlements.complete_move(tenure, delivery)
+            return OpenOutcome.LOST, 0
         outcome = tenure.judge(delivery)
         if outcome is not OpenOutcome.RUN:
             return outcome, 0
@@ -60,22 +63,21 @@ class Opening:
         (only the rightful owner can, hence no two owners ever hold the same number), then a fence with the
         request's key, then the read, where the log holds more than we know. None: the commit was refused.
         """
-        run = tenure.run_of(delivery)
-        if run is None:
+        run, key = tenure.run_of(delivery), log_key(delivery.ref)
+        if run is None and tenure.logs.departure(key) is None:  # one that came back may have been fenced then
             return tenure.epoch
         tenure.top_epoch += 1
         epoch = tenure.top_epoch
         if not await self._settlements.confirm(tenure):
             return None
-        key = log_key(delivery.ref)
-        doubtful, run.doubtful = run.doubtful, False
-        try:
-            await self._appender.append([Entry(tenure, key, Fence(epoch))])
-            if doubtful:
-                await self._read_again(tenure, key, epoch)
-        except BaseException:
-            run.doubtful = True
-            raise
+        doubtful = tenure.in_doubt(key)
+        if run is not None:
+            run.doubtful = True  # until all of it went well
+        await self._appender.append([Entry(tenure, key, Fence(epoch))])
+        if doubtful:
+            await self._read_again(tenure, key, epoch)
+        if run is not None:
+            run.doubtful = False
         return epoch
 
     async def _read_again(self, tenure: Tenure, key: str, epoch: int) -> None:

@@ -37,7 +37,6 @@ from headrace.broker.kafka.appender import Appender, Entry
 from headrace.broker.kafka.codec import Record, chunk_record, size_of
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.control import Report
-from headrace.broker.kafka.epochs import copy_of
 from headrace.broker.kafka.group_reader import GroupReader
 from headrace.broker.kafka.holdings import Holdings, HoldingsParts
 from headrace.broker.kafka.housekeeping import Housekeeping
@@ -48,6 +47,7 @@ from headrace.broker.kafka.places import log_key
 from headrace.broker.kafka.restore import Restorer
 from headrace.broker.kafka.settle import Settler, SettlerParts
 from headrace.broker.kafka.settlements import Settlements
+from headrace.broker.kafka.statements import copy_of
 from headrace.broker.kafka.taking import Taking
 from headrace.broker.kafka.tenure import Tenure, claim_of
 from headrace.broker.kafka.topics import LaneTopics, group_of

@@ -128,6 +128,10 @@ class Settler:
             )
         return known.done.result()
 
+    def under_way(self, tenure: Settled, offset: int) -> Item | None:
+        """The settlement of a record that goes on, whether its caller waits for it or not."""
+        return self._waiting.get((id(tenure), offset))
+
     def put(self, item: Item) -> None:
         """The same, for who does not wait."""
         if item.offset is not None:
@@ -182,8 +186,9 @@ class Settler:
                 # On the way back into the group; or thrown out of it, which we shall hear of in a moment.
                 await asyncio.sleep(_REJOIN_S)
                 continue
+            commits = self._commits(batch)
             try:
-                outcome = await self._attempt(batch, membership)
+                outcome = await self._attempt(batch, commits, membership)
             except Untakeable as bad:
                 self._fail_those_with(batch, bad)
                 continue
@@ -196,17 +201,21 @@ class Settler:
                 for item in batch:
                     self._fail(item, error)
                 return
-            if outcome is Outcome.COMMITTED or (outcome is Outcome.UNKNOWN and await self._landed(batch)):
+            if outcome is Outcome.COMMITTED or (
+                outcome is Outcome.UNKNOWN and await self._landed(batch, commits)
+            ):
                 self._commit(batch)
                 return
             if outcome is Outcome.OUTDATED:
                 await asyncio.sleep(_REJOIN_S)
 
-    async def _attempt(self, batch: Sequence[Item], membership: Membership) -> Outcome:
+    async def _attempt(
+        self, batch: Sequence[Item], commits: Mapping[TopicPartition, Committed], membership: Membership
+    ) -> Outcome:
         records = [record for item in batch for record in item.records]
         offsets = {
             partition: OffsetAndMetadata(committed.base, encode_metadata(committed), -1)
-            for partition, committed in self._commits(batch).items()
+            for partition, committed in commits.items()
         }
         transactions = self._parts.transactions
         try:
@@ -224,9 +233,9 @@ class Settler:
             commits[tenure.partition] = replace(committed, transactional_id=self._parts.transactional_id)
         return commits
 
-    async def _landed(self, batch: Sequence[Item]) -> bool:
-        """Whether a transaction of unknown fate was committed. Its items either all were, or none."""
-        commits = self._commits(batch)
+    async def _landed(self, batch: Sequence[Item], commits: Mapping[TopicPartition, Committed]) -> bool:
+        """Whether a transaction of unknown fate was committed. Its items either all were, or none. `commits`:
+        as it was sent; meanwhile an epoch was raised, and records were taken."""
         while True:
             try:
                 await self._worker.call(self._parts.transactions.ready)  # decides what was open
@@ -237,7 +246,9 @@ class Settler:
                 if not self._still_held(list(batch)):
                     return False
                 continue
-            return all(_covers(found.get(partition), commit) for partition, commit in commits.items())
+            # Of what went meanwhile, its new owner has changed what stands there.
+            held = {item.tenure.partition for item in batch if not item.tenure.gone}
+            return bool(held) and all(_covers(found.get(partition), commits[partition]) for partition in held)
 
     def _commit(self, batch: Sequence[Item]) -> None:
         for tenure, items in _by_tenure(batch).items():

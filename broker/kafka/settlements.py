@@ -31,7 +31,8 @@ from headrace.broker.kafka.event_records import Closing
 from headrace.broker.kafka.failures import too_large
 from headrace.broker.kafka.places import LogPlace, log_key
 from headrace.broker.kafka.settle import Item, Settler
-from headrace.broker.kafka.tenure import Bad, Tenure, claim_of
+from headrace.broker.kafka.tenure import Bad, Claim, Tenure, claim_of
+from headrace.broker.kafka.topics import LaneTopics
 from headrace.broker.message import Delivery
 
 logger = logging.getLogger(__name__)
@@ -42,8 +43,20 @@ class Settlements:
 
     def __init__(self, connection: Connection, appender: Appender, settler: Settler) -> None:
         self._at, self._appender, self._settler = connection, appender, settler
+        self._burying: set[asyncio.Future[list[None]]] = set()
 
     async def settle(self, tenure: Tenure, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
+        """What was begun goes on, whatever is asked for then: a settlement that its caller gave up waiting
+        for, a move that stands in the log."""
+        if (settled := await self.under_way(tenure, delivery)) is not None:
+            return settled
+        if tenure.moved_away(delivery):
+            return await self.complete_move(tenure, delivery)
+        if not isinstance(settlement, Release) and _doubts(tenure, delivery):
+            raise BrokerUnavailable(f"the log of {delivery.ref.request_id} is in doubt; open it again")
+        log = tenure.logs.logs.get(log_key(delivery.ref))
+        if isinstance(settlement, Retry | PassOn) and log is not None and log.fold.ended:
+            settlement = Done()  # its line goes with this very record
         match settlement:
             case Done() | DeadLetter():
                 return await self._conclude(tenure, delivery, settlement)
@@ -58,6 +71,19 @@ class Settlements:
             case PassOn(pool):
                 return await self._pass_on(tenure, delivery, epoch, pool)
 
+    async def under_way(self, tenure: Tenure, delivery: Delivery) -> bool | None:
+        """Waits for the settlement of its record that was begun before, and answers as that one does. None:
+        there is none, or what it was to emit can never be."""
+        begun = self._settler.under_way(tenure, claim_of(delivery).offset)
+        if begun is None:
+            return None
+        try:
+            return await self._settler.add(begun)
+        except (BrokerUnavailable, BrokerRefused):
+            raise
+        except BrokerError:
+            return None
+
     async def append(self, tenure: Tenure, key: str, events: Sequence[tuple[Event, Beside]]) -> None:
         """Appends to the log of a request. When it raises, nobody knows what stands there: the request has
         to be opened again."""
@@ -69,7 +95,11 @@ class Settlements:
 
     async def bury(self, found: Sequence[tuple[Tenure, Bad]]) -> None:
         """Moves what cannot be understood to the dead letters, bytes untouched; its neighbours go on."""
-        await asyncio.gather(*(self._bury(tenure, bad) for tenure, bad in found))
+        burying = asyncio.ensure_future(asyncio.gather(*(self._bury(tenure, bad) for tenure, bad in found)))
+        self._burying.add(burying)  # they were taken: it goes on where its caller is cancelled
+        burying.add_done_callback(self._burying.discard)
+        burying.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(burying)
 
     async def _bury(self, tenure: Tenure, bad: Bad) -> None:
         """Foreign clients may write more than we can send on: of that, only the letter's head is kept."""
@@ -123,7 +153,7 @@ class Settlements:
         events = [*((event, None) for event in before), (terminal, closing)]
         await self.append(tenure, log_key(delivery.ref), events)
         if not tenure.log(delivery).fold.ended:
-            tenure.doubt(log_key(delivery.ref))
+            tenure.doubt(log_key(delivery.ref), tenure.logs.end)
             raise BrokerUnavailable(
                 f"the end of {delivery.ref.request_id} stands below a higher fence; open it again"
             )
@@ -180,12 +210,18 @@ class Settlements:
         zombie sent would be run there while its successor runs the request here."""
         assert epoch > 0, "its log says that it was passed on: open it first"
         lane, claim = tenure.topics.lane, claim_of(delivery)
-        await self._at.topics.lane(lane, pool)
-        log = LogPlace(lane, pool, tenure.number).text
+        topics = await self._at.topics.lane(lane, pool)
         departure = Departure(claim.offset, moves_of(claim.record) + 1, delivery.message.body_hash)
+        copy = _moved(claim, departure, topics)
+        if size_of(copy) > self._at.settings.max_sent_bytes:  # what stands in the log cannot be taken back
+            raise too_large()
+        log = LogPlace(lane, pool, tenure.number % topics.partitions).text
         handed, moved = Handed(epoch, f"passed on to pool {pool!r}"), Moved(epoch, pool, log)
         await self.append(tenure, log_key(delivery.ref), [(handed, None), (moved, departure)])
-        return await self.confirm(tenure) and await self.complete_move(tenure, delivery)
+        if not tenure.moved_away(delivery):
+            tenure.doubt(log_key(delivery.ref), tenure.logs.end)
+            raise BrokerUnavailable(f"{delivery.ref.request_id} did not move: open it again")
+        return await self.complete_move(tenure, delivery)
 
     async def hand_on(self, tenure: Tenure, delivery: Delivery) -> None:
         """Ends the hold on a request that runs for so long that all others wait for it: its record goes to
@@ -210,21 +246,17 @@ class Settlements:
         return await self._settler.add(Item(tenure, None, []))
 
     async def complete_move(self, tenure: Tenure, delivery: Delivery) -> bool:
-        """An acknowledged publish, then the offset. Who dies between them leaves a twin there."""
+        """Once it is sure that the log says so for everybody: an acknowledged publish, then the offset. Who
+        dies between them leaves a twin there."""
+        if not await self.confirm(tenure):
+            return False
+        if not tenure.moved_away(delivery):  # meanwhile its copy has come back
+            return await self._complete(tenure, delivery)
         log, claim = tenure.log(delivery), claim_of(delivery)
         assert log.departure is not None
         assert log.fold.moved is not None
         topics = await self._at.topics.lane(tenure.topics.lane, log.fold.moved.pool)
-        name, value = moved_header(log.departure)
-        headers = [h for h in forwarded_headers(claim.record, claim.decoded) if h[0] != name]
-        moved = Record(
-            topics.requests,
-            claim.record.value,
-            claim.record.key,
-            [*headers, (name, value)],
-            tenure.number % topics.partitions,
-        )
-        await self._at.publisher.send([moved])
+        await self._at.publisher.send([_moved(claim, log.departure, topics)])
         return await self._complete(tenure, delivery)
 
     async def _complete(self, tenure: Tenure, delivery: Delivery, records: Sequence[Record] = ()) -> bool:
@@ -237,6 +269,20 @@ class Settlements:
 def _head(letter: Record) -> Record:
     """A dead letter without the message: where it stood, and why it was buried."""
     return replace(letter, value=b"", headers=[h for h in letter.headers if h[0] in (ORIGIN, REASON)])
+
+
+def _moved(claim: Claim, departure: Departure, topics: LaneTopics) -> Record:
+    """The record as it goes to another pool."""
+    name, value = moved_header(departure)
+    headers = [h for h in forwarded_headers(claim.record, claim.decoded) if h[0] != name]
+    number = claim.tenure.number % topics.partitions
+    return Record(topics.requests, claim.record.value, claim.record.key, [*headers, (name, value)], number)
+
+
+def _doubts(tenure: Tenure, delivery: Delivery) -> bool:
+    """Whether only its log can tell what an append of this delivery came to."""
+    run = tenure.run_of(delivery)
+    return run is not None and run.doubtful and run.claim is delivery.handle
 
 
 def _is_true(done: asyncio.Future[bool]) -> bool:

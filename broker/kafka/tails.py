@@ -172,11 +172,18 @@ class Tails:
         """Tails that are being read; call `detach` when done. Raises BrokerError where they cannot be."""
         self.check()
         async with self._attaching:
-            new = [place for place in dict.fromkeys(places) if place not in self._tails]
-            if new:
-                rings = await self._begin(new)
-                self._tails |= {place: Tail(place, rings[place]) for place in new}
-                self._start()
+            there = [tail for place in places if (tail := self._tails.get(place)) is not None]
+            for tail in there:
+                tail.watchers += 1  # or it may be let go of meanwhile
+            try:
+                new = [place for place in dict.fromkeys(places) if place not in self._tails]
+                if new:
+                    rings = await self._begin(new)
+                    self._tails |= {place: Tail(place, rings[place]) for place in new}
+                    self._start()
+            finally:
+                for tail in there:
+                    tail.watchers -= 1
             tails = [self._tails[place] for place in places]
             for tail in tails:
                 tail.watchers += 1

@@ -176,6 +176,9 @@ class Tenure:
         delivery = None if self.progress.room else self.held.get(self.progress.base)
         if delivery is None or claim_of(delivery).settling or self.log(delivery).fold.ended:
             return None
+        # The end that its log may hold, or the move that it does, names this very record as its carrier.
+        if self.in_doubt(log_key(delivery.ref)) or self.moved_away(delivery):
+            return None
         return delivery
 
     def holds(self, delivery: Delivery) -> bool:
@@ -226,13 +229,13 @@ class Tenure:
         key = log_key(delivery.ref)
         log, run = self.logs.logs.get(key), self.runs.get(key)
         known = self._known_hash(key, log, run)
-        if known and known != delivery.message.body_hash:
+        if known and not delivery.message.body_hash.startswith(known):
             return OpenOutcome.CONFLICT
         if key in self.logs.ended or (log is not None and log.fold.ended):
             return OpenOutcome.ENDED
         if self._is_elsewhere(delivery):
             return OpenOutcome.TWIN
-        if run is not None and run.claim is not None:
+        if run is not None and run.claim is not None and not self._has_left(key, run.claim):
             return OpenOutcome.RUN if run.claim is delivery.handle else OpenOutcome.TWIN
         started = None if log is None else log.fold.started
         if started is None or started.delivery == delivery.position:
@@ -241,25 +244,37 @@ class Tenure:
 
     def moved_away(self, delivery: Delivery) -> bool:
         """Whether an owner of this very record died in the middle of handing it to another pool."""
-        departure = self.logs.departure(log_key(delivery.ref))
+        # Of a departure that lies further back the copy has been here again: the record is a twin of it.
+        log = self.logs.logs.get(log_key(delivery.ref))
+        departure = None if log is None else log.departure
         claim = claim_of(delivery)
         return departure is not None and departure.carrier == claim.offset and self._is_elsewhere(delivery)
 
     def _is_elsewhere(self, delivery: Delivery) -> bool:
         """Whether the request went to another pool, and this is not the record with which it came back."""
-        departure = self.logs.departure(log_key(delivery.ref))
-        return departure is not None and moves_of(claim_of(delivery).record) < departure.moves
+        return self._has_left(log_key(delivery.ref), claim_of(delivery))
+
+    def _has_left(self, key: str, claim: Claim) -> bool:
+        departure = self.logs.departure(key)
+        return departure is not None and moves_of(claim.record) < departure.moves
 
     def start(self, delivery: Delivery, epoch: int) -> None:
         """From now on this delivery runs its request."""
         claim = claim_of(delivery)
         self.runs[log_key(delivery.ref)] = Run(epoch, claim, delivery.message.body_hash)
 
-    def doubt(self, key: str) -> None:
-        """The fate of an append is unknown: only the log tells, once it is fenced anew."""
+    def doubt(self, key: str, since: int) -> None:
+        """The fate of an append is unknown: only the log tells, once it is fenced anew. `since`: below that
+        offset it cannot stand."""
         run = self.runs.get(key)
         if run is not None:
             run.doubtful = True
+            self.logs.keep(key, since)
+
+    def in_doubt(self, key: str) -> bool:
+        """Whether its log may hold more than we know."""
+        run = self.runs.get(key)
+        return run is not None and run.doubtful
 
     def end_run(self, delivery: Delivery) -> None:
         """Nobody runs the request any more. Its epoch is kept: opened again, it needs a new one."""
@@ -268,8 +283,13 @@ class Tenure:
             run.claim = None
 
     def settled(self, delivery: Delivery) -> None:
-        """The record is finished, and that is committed."""
-        self.held.pop(claim_of(delivery).offset, None)
+        """The record is finished, and that is committed: nobody holds it or runs its request any more, though
+        its caller gave up waiting, and whoever took it again meanwhile."""
+        offset, run = claim_of(delivery).offset, self.run_of(delivery)
+        self.held.pop(offset, None)
+        self.returned.pop(offset, None)
+        if run is not None and run.claim is not None and run.claim.offset == offset:
+            run.claim = None
         self._tidy(log_key(delivery.ref))
 
     def tidy(self) -> None:
@@ -285,7 +305,8 @@ class Tenure:
         over = log.fold.ended or log.departure is not None
         if over and (beside is None or self.progress.finished(beside.carrier)):
             self.logs.forget(key)
-            self.runs.pop(key, None)
+            if key in self.runs and self.runs[key].claim is None:  # or it has come back, and runs
+                del self.runs[key]
         else:
             self.logs.drop_unused(key)
 
@@ -304,8 +325,8 @@ class Tenure:
     def _known_hash(self, key: str, log: Log | None, run: Run | None) -> bytes:
         if run is not None and run.claim is not None:
             return run.body_hash
-        if key in self.logs.ended:
-            return self.logs.ended[key]
+        if (ended := self.logs.ended.hash_of(key)) is not None:
+            return ended
         started, departure = None if log is None else log.fold.started, self.logs.departure(key)
         if started is not None:
             return started.body_hash

@@ -23,10 +23,11 @@ from headrace.broker.events import (
     TokenLogprobs,
 )
 from headrace.broker.fold import Fold, fold
-from headrace.broker.kafka import epochs
+from headrace.broker.kafka import ended
 from headrace.broker.kafka.departures import Departure
-from headrace.broker.kafka.epochs import PartitionLogs, copy_of, decode_fold, encode_fold, statement
+from headrace.broker.kafka.epochs import PartitionLogs
 from headrace.broker.kafka.event_records import Closing, encode_event_record
+from headrace.broker.kafka.statements import copy_of, decode_fold, encode_fold, statement
 
 PROPERTY = settings(deadline=None, max_examples=50)
 
@@ -74,6 +75,19 @@ class Owner:
     def append(self, key: str, event: Event) -> None:
         self.logs.append(key, event, self.partition.append(key, event))
 
+    def repeat_fence(self) -> int:
+        """Its offset."""
+        record, header = (
+            encode_event_record("events", 0, None, Fence(self.epoch)),
+            self.logs.ended_header(),
+        )
+        record.headers.extend([] if header is None else [header])
+        offset = self.partition.store(record)
+        self.logs.fence(self.epoch, offset)
+        if header is not None:
+            self.logs.ended.told(offset)
+        return offset
+
     def step(self, chosen: random.Random, keys: list[str]) -> None:
         key = chosen.choice(keys)
         fold = self.logs.log(key).fold
@@ -90,7 +104,7 @@ class Owner:
                 record = statement("events", 0, key, fold)
                 self.logs.stated(key, self.partition.store(record), 0)
             case 2:
-                self.logs.fence(self.epoch, self.partition.append(None, Fence(self.epoch)))
+                self.repeat_fence()
             case _:
                 seq = fold.next_seq
                 self.append(key, Delta(self.epoch, seq, (self.epoch, seq), f"{self.epoch}.{seq} "))
@@ -107,7 +121,7 @@ def test_a_restore_from_the_restore_offset_knows_all_that_is_unfinished(seed: in
     chosen, partition = random.Random(seed), Partition()
     owner, zombies, keys = Owner.take_over(partition, 0, 1), list[Owner](), ["a", "b", "c"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(epochs, "LOOK_BACK", chosen.choice([0, 3, 1000]))
+        patch.setattr(ended, "TOLD_AFTER", chosen.choice([0, 3, 1000]))
         for step in range(60):
             if chosen.random() < 0.08:
                 zombies.append(owner)
@@ -121,7 +135,9 @@ def test_a_restore_from_the_restore_offset_knows_all_that_is_unfinished(seed: in
                 continue
             whole, restored = partition.read(), partition.read(owner.logs.restore_offset())
             for key, log in whole.logs.items():
-                if not log.fold.ended:
+                if log.fold.ended:
+                    assert key in restored.ended or restored.log(key).fold.ended, key
+                else:
                     assert shown(restored.log(key).fold) == shown(log.fold), key
                     assert shown(owner.logs.log(key).fold) == shown(log.fold), key
             assert restored.epoch == whole.epoch == owner.epoch
@@ -130,17 +146,23 @@ def test_a_restore_from_the_restore_offset_knows_all_that_is_unfinished(seed: in
 def test_what_has_ended_does_not_hold_the_restore_offset_back() -> None:
     partition = Partition()
     owner = Owner.take_over(partition, 0, 1)
-    for i in range(epochs.LOOK_BACK // 2 + 10):
+    for i in range(ended.TOLD_AFTER // 2 + 10):
         owner.append(f"r{i}", started(1))
         owner.append(f"r{i}", Finished(1, "stop"))
         owner.logs.forget(f"r{i}")
-    assert owner.logs.restore_offset() == 0, "the last fence stands at the beginning"
-    owner.logs.fence(1, partition.append(None, Fence(1)))
-    for i in range(epochs.LOOK_BACK):
-        owner.append(f"s{i}", started(1))
-        owner.append(f"s{i}", Finished(1, "stop"))
-        owner.logs.forget(f"s{i}")
-    assert owner.logs.restore_offset() == epochs.LOOK_BACK + 21
+    assert owner.logs.restore_offset() == 0, "nobody was told of them"
+    told = []
+    for turn in "stu":
+        told.append(owner.repeat_fence())
+        assert owner.logs.ended_header() is None
+        for i in range(ended.TOLD_AFTER):
+            owner.append(f"{turn}{i}", started(1))
+            owner.append(f"{turn}{i}", Finished(1, "stop"))
+            owner.logs.forget(f"{turn}{i}")
+    assert owner.logs.restore_offset() == told[-2]
+    read = partition.read(told[-2])
+    assert read.ended.hash_of("s0") == b"hash"
+    assert read.ended.hash_of("v0") is None
 
 
 def test_a_request_that_runs_for_long_is_overdue_until_it_is_stated_anew() -> None:
@@ -227,12 +249,12 @@ def test_a_record_that_is_no_event_ends_nobodys_log() -> None:
 
 def test_an_ended_request_is_remembered_by_the_hash_of_its_body_for_a_while() -> None:
     logs = PartitionLogs(epoch=1)
-    for i in range(epochs.REMEMBERED + 5):
+    for i in range(ended.REMEMBERED + 5):
         logs.append(f"r{i}", started(1), 2 * i)
         logs.append(f"r{i}", Failed(1, "x", "y"), 2 * i + 1)
         logs.forget(f"r{i}")
-    assert (len(logs.logs), len(logs.ended)) == (0, epochs.REMEMBERED)
-    assert logs.ended[f"r{epochs.REMEMBERED}"] == b"hash"
+    assert (len(logs.logs), len(logs.ended)) == (0, ended.REMEMBERED)
+    assert logs.ended.hash_of(f"r{ended.REMEMBERED}") == b"hash"
     assert "r0" not in logs.ended
 
 

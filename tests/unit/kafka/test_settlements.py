@@ -37,6 +37,8 @@ class Broker:
             self._offset += 1
             entry.tenure.logs.append(entry.key, entry.event, self._offset, entry.beside)
 
+    def under_way(self, tenure: object, offset: int) -> None: ...
+
     async def add(self, item: Item) -> bool:
         self.committed.append(item.offset)
         item.done.set_result(True)

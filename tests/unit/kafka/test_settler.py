@@ -239,3 +239,22 @@ async def test_flushing_waits_for_what_is_under_way_and_not_for_ever() -> None:
         cluster.membership = SimpleNamespace(member_id=MEMBER)
         await settler.flushed(5)
         assert holder.done == {0}
+
+
+# S
+async def test_a_partition_that_went_meanwhile_does_not_make_a_transaction_that_landed_a_failed_one() -> None:
+    went, held = Holder(0), Holder(1)
+    cluster = Cluster([Outcome.OUTDATED, Outcome.UNKNOWN], lands=True)
+    committed = cluster.committed
+
+    async def taken_over(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
+        went.gone = True  # and its new owner has raised the epoch
+        cluster.held[went.partition] = Committed(0, frozenset({0}), 2)
+        return await committed(partitions)
+
+    cluster.committed = taken_over  # type: ignore[method-assign]
+    async with settler_of(cluster) as settler:
+        both = [asyncio.create_task(settler.add(item(h, 0, b"%d" % h.number))) for h in (went, held)]
+        await asyncio.gather(*both)
+    assert cluster.sent[1] == [b"0", b"1"]
+    assert len(cluster.sent) == 2, "the line of a record that was completed is sent again"
