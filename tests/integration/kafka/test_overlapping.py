@@ -85,7 +85,7 @@ async def test_a_move_whose_answer_was_lost(kafka: KafkaCase) -> None:
     session: Any = await kafka.consume()
     _, delivery = await take(kafka, session)
     opened = await session.open(delivery)
-    await (await kafka.connect()).consume([delivery.message.lane], kafka.lease_ms, pool="large")
+    there = await kafka.consume(pool="large")
     publisher = session._appender._publisher
 
     class Lossy:
@@ -100,7 +100,6 @@ async def test_a_move_whose_answer_was_lost(kafka: KafkaCase) -> None:
     again = await session.open(delivery)
     if again.outcome is not OpenOutcome.LOST:
         assert await settle_unopened(session, delivery, again)
-    there = await kafka.consume(pool="large")
     await finish(kafka, there)
     assert [result.line for result in await read_results(kafka)] == [b"line"]
 
