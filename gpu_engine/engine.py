@@ -38,7 +38,7 @@ from headrace.gpu_engine.scheduling.turn import turn_of
 from headrace.gpu_engine.speculation.drafter import DrafterMaker
 from headrace.gpu_engine.stats import read_stats
 from headrace.gpu_engine.steps import PlainSteps, Steps
-from headrace.gpu_engine.text.contract import Tokenizer
+from headrace.gpu_engine.text.contract import TextError, Tokenizer
 from headrace.gpu_engine.text.stream import TextStream, open_text
 from headrace.gpu_engine.trace import TracedSteps, TraceFile, TraceHeader
 
@@ -157,10 +157,9 @@ class StepEngine:
         """Why `add` would refuse it, but for its grammar."""
         if request.id in self._texts or request.id in self._ended:
             return id_in_use(request.id)
-        num_tokens = len(request.prompt_ids) + len(request.output_ids)
         error = self._limits.check(request) or check_embed(request, self._info.embedding_size)
         error = error or check_adapter(request.adapter, self._info.adapters)
-        return error or self._bounds.check(self._scheduler, num_tokens)
+        return error or self._bounds.check(self._scheduler, request)
 
     def add(self, request: EngineRequest) -> EngineError | None:
         error = self.check(request)
@@ -170,6 +169,9 @@ class StepEngine:
             accepted = self._accept(request)
         except GrammarError as refusal:
             return refused_grammar(request.params.grammar, refusal)
+        except TextError as refusal:
+            message = f"bad_words cannot be used: {refusal}"
+            return EngineError(code="invalid_request", message=message, param="bad_words")
         ending = self._scheduler.add(accepted)
         text = self._texts[request.id] = open_text(self._tokenizer, request.prompt_ids, request.params)
         if request.output_ids:
@@ -195,7 +197,7 @@ class StepEngine:
         return [*ended.values(), *outputs]
 
     def _accept(self, request: EngineRequest) -> Request:
-        """Raises GrammarError."""
+        """Raises GrammarError, and TextError for bad words that are no text."""
         prompt = len(request.prompt_ids)
         token_ids = [*request.prompt_ids, *request.output_ids]
         # Keys and values are those of the adapter: requests with another one share none of them.

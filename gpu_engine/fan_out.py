@@ -54,6 +54,8 @@ class FanOut(EngineAround[CountingEngine]):
 
     def abort(self, request_id: str) -> None:
         family = self._families.get(request_id)
+        if family is not None:
+            family.is_aborted = True
         for name in [request_id] if family is None else family.names:
             self._engine.abort(name)
 
@@ -84,16 +86,19 @@ class FanOut(EngineAround[CountingEngine]):
 
     def _let_join(self, family: _Family, first: Output) -> list[Output]:
         """The other answers join once the prompt is computed; if that never came to be, they share its fate.
-        Returns what they bring of an end already."""
+        Returns what they bring of an end already. Those of an interrupted request have texts of their own to
+        end with, even where it is aborted before they could join."""
         family.is_waiting = False
         others = range(1, family.count)
-        if first.error is not None or first.finish_reason == "abort":
+        if first.error is not None or (first.finish_reason == "abort" and not family.goes_on):
             return [family.rename(first, index) for index in others]
         ends = []
         for index in others:
             error = self._engine.add(family.member(index))
             if error is None:
                 self._members[family.name(index)] = family, index
+                if family.is_aborted:
+                    self._engine.abort(family.name(index))
             else:
                 ends.append(Output(id=family.request.id, index=index, error=error))
         return ends
@@ -101,14 +106,20 @@ class FanOut(EngineAround[CountingEngine]):
 
 class _Family:
     """The answers to one request. `open`: numbers of those that have not ended. `is_waiting`: only the first
-    one runs."""
+    one runs. `is_aborted`: those that have not joined yet are to end as soon as they do."""
 
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
         self.count = _count(request.params)
         self.open = set(range(self.count))
         self.is_waiting = True
+        self.is_aborted = False
         self._best = BestOf(request.params) if self.count > request.params.n else None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it was interrupted, and has tokens already."""
+        return bool(self.request.output_ids or self.request.other_outputs)
 
     @property
     def names(self) -> Sequence[str]:

@@ -206,7 +206,7 @@ class RequestManager:
         try:
             while self._take_orders():
                 self._deliver(self._engine.step() if self._engine.has_work else [])
-        except Exception as error:
+        except BaseException as error:  # native code panics with what is no Exception
             _LOG.exception("the engine failed")
             with self._lock:
                 self._stop(EngineError(code="internal_error", message=f"The engine failed: {error}"))

@@ -6,6 +6,8 @@ it.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import time
 import weakref
@@ -24,6 +26,8 @@ if TYPE_CHECKING:  # whoever draws a trace need not load what an engine is made 
 VERSION: Final = 1
 FLUSH_S: Final = 0.05
 """Lines are written when this long has passed since the last time, or when the trace is closed."""
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class TraceError(Exception):
@@ -72,17 +76,26 @@ class TraceFile:
             raise TraceError(
                 f"The trace cannot be written to {path} ({error.strerror}); name another file."
             ) from error
+        self._is_broken = False
         self._encoder = msgspec.json.Encoder()
         self._flushed = float("-inf")
         self.close = weakref.finalize(self, self._file.close)
         self._write(header)
 
     def add(self, record: StepRecord, now: float) -> None:
-        """`now`: seconds on any clock."""
-        self._write(record)
-        if now - self._flushed >= FLUSH_S:
-            self._flushed = now
-            self._file.flush()
+        """`now`: seconds on any clock. Where the disk is full the trace ends, and nothing else."""
+        if self._is_broken:
+            return
+        try:
+            self._write(record)
+            if now - self._flushed >= FLUSH_S:
+                self._flushed = now
+                self._file.flush()
+        except OSError as error:
+            self._is_broken = True
+            _LOG.error("the trace ends here, since it cannot be written: %s", error.strerror)
+            with contextlib.suppress(OSError):
+                self.close()
 
     def _write(self, line: msgspec.Struct) -> None:
         self._file.write(self._encoder.encode(line) + b"\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.gpu_engine.memory.block_pool import BlockPool
 from headrace.gpu_engine.memory.moves import BlockMoves, PendingMoves
@@ -131,9 +131,10 @@ class KVMemory:
         """Returns a block table; what the cache knows of it stays known until the blocks are needed."""
         self._pool.free(block_ids, self._cache.__contains__)
 
-    def releasable(self, block_ids: Iterable[int]) -> int:
-        """Blocks that `release` would make free: those with no other holder."""
-        return sum(1 for block in block_ids if self._pool.references(block) == 1)
+    def releasable(self, block_ids: Iterable[int], released: Mapping[int, int]) -> int:
+        """How many of `block_ids` are free once each has been released as often as `released` says: those
+        with no other holder."""
+        return sum(1 for block in block_ids if self._pool.references(block) == released[block])
 
     def remember(
         self, chain: HashChain, token_ids: Sequence[int], block_ids: Sequence[int], first: int, end: int

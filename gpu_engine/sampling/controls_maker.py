@@ -20,12 +20,13 @@ class ControlsMaker:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, poolers: PoolerMaker | None = None) -> None:
         self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
         self._poolers = poolers
         self.guides = _guide_maker(tokenizer, vocab_size)
 
     def make(self, request: EngineRequest, token_ids: list[int]) -> Controls | None:
         """None where plain sampling will do. `token_ids`: the list in which the engine keeps the known tokens
-        of this request. Raises GrammarError."""
+        of this request. Raises GrammarError, and TextError for bad words that are no text."""
         params = request.params
         known = KnownTokens(token_ids, len(request.prompt_ids))
         scores = params.prompt_logprobs
@@ -53,14 +54,16 @@ class ControlsMaker:
         if params.bad_words:
             yield BadWords(self._spellings(params.bad_words), known)
         if params.min_tokens:
-            yield MinTokens(params.min_tokens, self._tokenizer.eos_ids | {*params.stop_token_ids}, known)
+            ends = {token for token in self._tokenizer.eos_ids if token < self._vocab_size}
+            yield MinTokens(params.min_tokens, ends | {*params.stop_token_ids}, known)
 
     def _spellings(self, words: tuple[str, ...]) -> Iterator[list[int]]:
-        """A word at the beginning of a text and one within it are different tokens."""
+        """A word at the beginning of a text and one within it are different tokens. One with a token that no
+        row has a logit for cannot appear. Raises TextError."""
         for word in words:
             for text in (word, " " + word.lstrip()):
                 tokens = self._tokenizer.encode_piece(text)
-                if tokens:
+                if tokens and max(tokens) < self._vocab_size:
                     yield tokens
 
     def _guide(self, params: SamplingParams, known: KnownTokens) -> Guide | None:

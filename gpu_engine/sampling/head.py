@@ -96,7 +96,7 @@ class SamplingHead:
             if scores is not None:
                 first = int(ends[i]) - len(chunk.token_ids) - chunk.start
                 self._score_prompt(scores, chunk, hidden, first)
-                taken = scores.take() if chunk.samples else None
+                taken = scores.take(chunk.position) if chunk.samples else None
                 if taken is not None:
                     complete[chunk.request_id] = taken
         return complete

@@ -18,13 +18,13 @@ class PromptScores:
     again. The request must not begin with tokens from the prefix cache, whose logits nobody has.
     """
 
-    __slots__ = ("_num_top", "_prompt", "_scores", "_taken")
+    __slots__ = ("_num_top", "_prompt", "_scores", "_taken_at")
 
     def __init__(self, prompt_ids: Sequence[int], num_top: int) -> None:
         self._prompt = list(prompt_ids)
         self._num_top = num_top
         self._scores: list[TokenLogprobs] = []
-        self._taken = False
+        self._taken_at: int | None = None
 
     def wanted(self, start: int, length: int) -> range:
         """Of the positions `start` … `start + length - 1`, those whose logits are yet to be scored."""
@@ -38,9 +38,11 @@ class PromptScores:
             scores = Scores(row, self._num_top)
             self._scores.append(scores.of(self._prompt[len(self._scores) + 1]))
 
-    def take(self) -> list[TokenLogprobs] | None:
-        """All of them, the first time it is asked after the last one is there."""
-        if self._taken or len(self._scores) < len(self._prompt) - 1:
+    def take(self, position: int) -> list[TokenLogprobs] | None:
+        """All of them, beside the first token, that of `position`, which is sampled when the last one is
+        there; and again where that token is, since its step may have run out of memory behind this."""
+        if len(self._scores) < len(self._prompt) - 1:
             return None
-        self._taken = True
-        return self._scores
+        if self._taken_at is None:
+            self._taken_at = position
+        return self._scores if position == self._taken_at else None

@@ -7,17 +7,15 @@ GOOD_STEPS = 16
 
 
 class StepBudget:
-    """The tokens of a step, at most `limit` and at least 1."""
+    """The tokens of a step, at most `limit` and at least 1. `is_shrunken`: fewer than that, or no more than
+    that where a step may otherwise have more (`chunks`)."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.tokens = limit
         self.shrinks = 0
+        self.is_shrunken = False
         self._good = 0
-
-    @property
-    def is_shrunken(self) -> bool:
-        return self.tokens < self.limit
 
     def shrink(self, num_tokens: int, num_draft_tokens: int = 0) -> bool:
         """A step of `num_tokens` ran out of memory: the next has half of them at most, or, where some were
@@ -28,7 +26,8 @@ class StepBudget:
             return False
         self.shrinks += 1
         fewer = num_tokens - num_draft_tokens if num_draft_tokens else min(self.tokens, num_tokens) // 2
-        self.tokens = min(self.tokens, fewer)
+        self.tokens = max(1, min(self.tokens, fewer))
+        self.is_shrunken = True
         return True
 
     def note_success(self) -> None:
@@ -39,3 +38,4 @@ class StepBudget:
         if self._good >= GOOD_STEPS:
             self._good = 0
             self.tokens = min(self.limit, self.tokens + max(1, self.tokens // 4))
+            self.is_shrunken = self.tokens < self.limit

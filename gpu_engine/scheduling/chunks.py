@@ -14,8 +14,9 @@ from headrace.gpu_engine.scheduling.step import Chunk
 class ChunkCutter:
     """Cuts the chunks of a step from the gaps of running requests.
 
-    `enable_chunking` off: a gap is computed in one piece, alone and beyond the budget where it is longer than
-    that, unless the budget has shrunk for want of memory. `clock` (seconds) serves ageing alone.
+    `enable_chunking` off: a gap is computed in one piece, beyond the budget where it is longer than what
+    decodes leave of that, and then as the only one, unless the budget has shrunk for want of memory. `clock`
+    (seconds) serves ageing alone.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class ChunkCutter:
             return gap
         if self._enable_chunking or self._budget.is_shrunken:
             return max(0, left)
-        return gap if is_first and gap > self._budget.limit else 0
+        return gap if is_first else 0  # while those decodes go on it would find no more room later
 
     def _note_turn(self, request: Request, size: int) -> None:
         if size:

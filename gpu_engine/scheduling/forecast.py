@@ -57,17 +57,20 @@ class Forecast:
         self._own_blocks: int | None = None
         # By lane of the one that asks: its turn, and (blocks to come, blocks held) of its peers.
         self._peers: dict[int, tuple[Turn, list[tuple[int, int]]]] = {}
+        self._shared: dict[int, int] = {}
 
     def look(self, running: Sequence[Request]) -> None:
         """A step begins, or somebody has lost his place. `running`: the live list."""
         self._running = running
         self._own_blocks = None
         self._peers.clear()
+        self._shared.clear()
 
     def joined(self, request: Request) -> None:
         """It is among the running ones from now on."""
         if self._own_blocks is not None:
             self._own_blocks += request.own_blocks
+        self._shared.clear()
         for turn, peers in self._peers.values():
             if not request.turn.yields_to(turn):
                 peers.append((self._growth(request, turn), request.own_blocks))
@@ -75,11 +78,27 @@ class Forecast:
     def peak_with(self, request: Request, needed: int) -> int:
         """Blocks held at most, if `request` joins with `needed` free ones. Running requests that yield to it
         are no peers: they are preempted first if it comes to that."""
+        newcomer = (self._growth(request, request.turn), needed)
+        peers = self._peers_of(request.turn)
+        return self._shared_beside(request.turn) + peak_blocks([*peers, newcomer])
+
+    def _shared_beside(self, turn: Turn) -> int:
+        """Blocks that the peers of `turn` found when they joined, and would give back last of all. What only
+        those share that yield to it is no burden."""
+        if turn.priority not in self._shared:
+            if len(self._peers_of(turn)) == len(self._running):
+                held, own = self._memory.num_used, self._count_own()
+            else:
+                peers = [other for other in self._running if not other.turn.yields_to(turn)]
+                held = len({block for other in peers for block in other.block_ids})
+                own = sum(other.own_blocks for other in peers)
+            self._shared[turn.priority] = max(0, held - own)
+        return self._shared[turn.priority]
+
+    def _count_own(self) -> int:
         if self._own_blocks is None:
             self._own_blocks = sum(other.own_blocks for other in self._running)
-        shared = self._memory.num_used - self._own_blocks
-        newcomer = (self._growth(request, request.turn), needed)
-        return max(0, shared) + peak_blocks([*self._peers_of(request.turn), newcomer])
+        return self._own_blocks
 
     def _peers_of(self, turn: Turn) -> Sequence[tuple[int, int]]:
         if turn.priority not in self._peers:

@@ -8,6 +8,7 @@ again only with its whole output reserved. When work of a higher lane wants to j
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
@@ -44,15 +45,19 @@ def choose_victims(
     """The running requests of lower lanes that are to make room for `request`, none if there is room;
     None if all are too few.
 
-    Blocks of `prefix` do not count as won: `request` would take them itself.
+    Blocks of `prefix` do not count as won: `request` would take them itself. Those that several share are won
+    with the last of them.
     """
     victims: list[Request] = []
+    released: Counter[int] = Counter()
     if missing_slots > 0 or missing_blocks > 0:
         lower = [victim for victim in running if victim.turn.yields_to(request.turn)]
         for victim in sorted(lower, key=eagerness_to_make_room, reverse=True):
             victims.append(victim)
             missing_slots -= 1
-            missing_blocks -= memory.releasable(set(victim.block_ids).difference(prefix))
+            blocks = set(victim.block_ids).difference(prefix)
+            released.update(blocks)
+            missing_blocks -= memory.releasable(blocks, released)
             if missing_slots <= 0 and missing_blocks <= 0:
                 break
     return victims if missing_slots <= 0 and missing_blocks <= 0 else None

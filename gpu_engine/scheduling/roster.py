@@ -74,7 +74,7 @@ class Roster:
         blocks = self._memory.acquire(known.blocks, request.num_tokens, known.partial)
         request.start(blocks, len(known.blocks), known.num_tokens)
         if request.host_slots:
-            self._swap.restore(request, len(known.blocks))
+            self._swap.restore(request, known)
         self.running.append(request)
 
     def preempt(self, request: Request, *, evicted: bool = False) -> None:

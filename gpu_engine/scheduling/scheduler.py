@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -124,10 +125,10 @@ class Scheduler:
     def num_waiting(self) -> int:
         return self._roster.num_waiting
 
-    @property
-    def num_waiting_tokens(self) -> int:
-        """Known tokens of all that wait; O(waiting)."""
-        return sum(request.num_tokens for request in self._roster.waiting())
+    def num_waiting_tokens(self, but: int) -> int:
+        """Known tokens of all that wait but the first `but` of them, for whom there are places;
+        O(waiting)."""
+        return sum(request.num_tokens for request in islice(self._roster.waiting(), but, None))
 
     @property
     def preemptions(self) -> int:

@@ -8,6 +8,7 @@ what is computed anew is computed in long ones, where a token is cheapest.
 from __future__ import annotations
 
 from headrace.gpu_engine.memory.kv_memory import KVMemory
+from headrace.gpu_engine.scheduling.prefixes import Known
 from headrace.gpu_engine.scheduling.request import Request
 
 WEIGHT_TOKENS = 256
@@ -39,9 +40,12 @@ class SwapChoice:
         self.swaps_out += bool(slots)
         return slots
 
-    def restore(self, request: Request, known_blocks: int) -> None:
-        """Has the blocks of one that joins again filled from its host slots, but for those found already."""
-        self._memory.swap_in(request.host_slots, request.block_ids, known_blocks)
+    def restore(self, request: Request, known: Known) -> None:
+        """Has the blocks of one that joins again filled from its host slots, but for those found already: the
+        last of them may be a copy of another's that holds more than went to the host."""
+        is_all_known = known.num_tokens >= request.host_tokens
+        found = len(request.host_slots) if is_all_known else len(known.blocks)
+        self._memory.swap_in(request.host_slots, request.block_ids, found)
         request.take_back()
         self.swaps_in += 1
 

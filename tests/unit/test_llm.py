@@ -54,7 +54,7 @@ class GatedEngine(SimEngine):
     def __init__(self, **config: object) -> None:
         super().__init__(EngineConfig.model_validate({"engine": "sim", "sim": INSTANT, **config}))
         self._gate = threading.Semaphore(0)
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
 
     def let(self, steps: int) -> None:
         self._gate.release(steps)
@@ -345,6 +345,18 @@ def test_a_failing_engine_fails_every_waiter_and_all_who_come_later(
     assert [output.error for output in stream] == [error]
     assert manager.get_result(manager.add_request("c")).error == error
     assert [completion.error for completion in manager.generate_batch(["d", "e"])] == [error, error]
+
+
+class Panic(BaseException):
+    """As native code raises: no Exception."""
+
+
+def test_an_engine_that_panics_fails_every_waiter(engine: GatedEngine, manager: RequestManager) -> None:
+    name = manager.add_request("a", greedy(9))
+    engine.failure = Panic("out of bounds")
+    engine.let(1)
+    error = EngineError(code="internal_error", message="The engine failed: out of bounds")
+    assert manager.get_result(name, PATIENCE_S).error == error
 
 
 def test_an_engine_that_fails_while_adding_fails_its_waiters_too() -> None:

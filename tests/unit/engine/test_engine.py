@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.gpu_engine.api import Engine, EngineRequest, SamplingParams
-from tests.unit.engine.fakes import EOS, Bench, expected_tokens, next_token, request
+from headrace.gpu_engine.text.chat import check_text
+from tests.unit.engine.fakes import EOS, Bench, LetterTokenizer, expected_tokens, next_token, request
 
 TOTAL = 63 * 4
 
@@ -247,6 +248,20 @@ def test_an_id_may_be_used_again_and_starts_clean() -> None:
     answer = bench.run()["r"]
     assert answer.token_ids == expected_tokens(again, TOTAL)
     assert answer.text == letters(answer.token_ids)
+
+
+def test_bad_words_that_are_no_text_are_refused_by_name_and_harm_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    bench.add(request("good", 4, 3))
+    monkeypatch.setattr(LetterTokenizer, "encode_piece", lambda _, text: check_text(text) and [1])
+    params = SamplingParams(bad_words=("a\ud800",))
+    error = bench.engine.add(EngineRequest(id="bad", prompt_ids=[1], params=params))
+    assert error is not None
+    assert (error.code, error.param) == ("invalid_request", "bad_words")
+    assert "lone surrogate" in error.message
+    assert len(bench.run()["good"].token_ids) == 3
 
 
 # ------------------------------------------------------------------------------ neighbours

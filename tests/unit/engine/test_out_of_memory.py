@@ -6,15 +6,19 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.gpu_engine.memory.errors import is_out_of_memory
 from headrace.gpu_engine.out_of_memory import HOPELESS
+from headrace.gpu_engine.sampling.head import SamplingHead
 from headrace.gpu_engine.scheduling.budget import GOOD_STEPS, StepBudget
 from headrace.gpu_engine.scheduling.step import StepPlan, StepResult
 from tests.unit.engine.fakes import Bench, HashRunner, expected_tokens, request
+from tests.unit.sampling.logit_runner import LogitRunner
 
 
 class TightRunner(HashRunner):
@@ -96,6 +100,48 @@ def test_a_single_token_that_cannot_be_computed_fails_its_request_alone() -> Non
     assert bench.engine.stats.step_budget < 16
     bench.add(request("next", 4, 3))
     assert bench.run()["next"].token_ids == expected_tokens(request("next", 4, 3), 1_000)
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3])
+def test_prompts_are_cut_though_chunking_is_off_and_the_budget_is_as_small_as_can_be(budget: int) -> None:
+    bench, runner = tight_bench(up_to(2), max_batch_tokens=budget, enable_chunked_prefill=False)
+    requests = [request(f"r{number}", 3 + number, 3) for number in range(3)]
+    for one in requests:
+        bench.add(one)
+    answers = bench.run()
+    assert runner.failures > 0
+    assert all(answers[one.id].token_ids == expected_tokens(one, 1_000) for one in requests)
+
+
+class ShortAtTheEnd(LogitRunner):
+    """Memory runs out once, in number `fails_at` of the times when it makes logits of hidden states."""
+
+    fails_at = 0
+    calls = 0
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.head = SamplingHead(self._logits_of)
+
+    def _logits_of(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise MemoryError
+        return hidden
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_no_prompts_log_probabilities_are_lost_where_memory_runs_out_behind_them(fails_at: int) -> None:
+    bench = Bench(runner=ShortAtTheEnd, max_batch_tokens=64)
+    assert isinstance(bench.runner, ShortAtTheEnd)
+    bench.runner.fails_at = fails_at
+    for name in ("a", "b"):
+        one = request(name, 6, 3)
+        asked = msgspec.structs.replace(one.params, prompt_logprobs=1)
+        bench.add(msgspec.structs.replace(one, params=asked))
+    answers = bench.run()
+    assert bench.engine.stats.budget_shrinks == 1
+    assert [len(answers[name].prompt_logprobs) for name in ("a", "b")] == [5, 5]
 
 
 def test_prompts_are_cut_for_want_of_memory_though_chunking_is_off() -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+import pytest
+
 from headrace.gpu_engine.api import EngineError
 from headrace.gpu_engine.fan_out import FanOut
 from tests.unit.engine.fakes import Bench, expected_tokens, request
@@ -54,6 +59,39 @@ def test_an_idle_engine_takes_a_prompt_that_is_longer_than_its_queue() -> None:
     bench.run()
 
 
+def test_what_can_run_does_not_count_as_waiting_though_it_came_in_the_same_moment() -> None:
+    bench = Bench(max_batch_size=3, max_queue_tokens=20)
+    for number in range(4):
+        bench.add(request(f"r{number}", 12, 4))
+    error = refusal(bench, "late", 9)
+    assert "have 12 tokens, and this one 9" in error.message
+    bench.run()
+
+
+@pytest.mark.parametrize("bound", [{"max_queue_size": 0}, {"max_queue_tokens": 0}])
+def test_answers_that_were_interrupted_are_not_refused_after_all(bound: dict[str, Any]) -> None:
+    bench = Bench(max_batch_size=1, **bound)
+    requests = [request(f"r{number}", 12, 4, output_ids=[1, 2]) for number in range(3)]
+    for one in requests:
+        bench.add(one)
+    answers = bench.run()
+    assert all(len(answers[one.id].token_ids) == 2 for one in requests)
+
+
+@pytest.mark.parametrize("bound", [{"max_queue_size": 0}, {"max_queue_tokens": 0}])
+def test_the_other_answers_to_a_prompt_are_not_refused_when_the_first_was_accepted(
+    bound: dict[str, Any],
+) -> None:
+    bench = Bench(max_batch_size=2, **bound)
+    one = request("r", 5, 4)
+    engine = FanOut(bench.engine)
+    assert engine.add(msgspec.structs.replace(one, params=msgspec.structs.replace(one.params, n=4))) is None
+    ends: dict[int, str | None] = {}
+    while engine.has_work:
+        ends |= {output.index: output.finish_reason for output in engine.step() if output.is_last}
+    assert ends == dict.fromkeys(range(4), "length")
+
+
 # ------------------------------------------------------------------------------ chunked prefill
 
 
@@ -71,6 +109,19 @@ def test_with_chunking_off_a_prompt_is_computed_in_one_step_however_long() -> No
     ]
     assert prompts == [("a", 40), ("b", 10), ("c", 10)]
     assert all(answers[one.id].token_ids == expected_tokens(one, 1_000) for one in requests)
+
+
+@pytest.mark.parametrize("prompt", [14, 15, 16, 17])
+def test_with_chunking_off_no_prompt_waits_for_the_end_of_answers_that_leave_it_too_little(
+    prompt: int,
+) -> None:
+    bench = Bench(max_batch_tokens=16, enable_chunked_prefill=False)
+    bench.add(request("a", 3, 100))
+    bench.add(request("b", 3, 100))
+    bench.step()
+    bench.add(request("late", prompt, 3))
+    assert "late" in {output.id for output in bench.step()}
+    bench.run()
 
 
 def test_with_chunking_on_no_step_exceeds_the_budget() -> None:

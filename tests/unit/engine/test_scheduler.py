@@ -330,3 +330,21 @@ def test_check_invariants_sees_a_block_that_two_requests_write() -> None:
     second.block_ids[0] = first.block_ids[0]
     with pytest.raises(AssertionError, match="tables hold it"):
         desk.scheduler.check_invariants()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_blocks_that_victims_share_are_won_when_all_of_them_give_way(is_there: bool) -> None:
+    """`is_there`: the one that computed what they share still runs."""
+    bench = Bench(num_blocks=13, block_size=16, max_batch_tokens=256, expected_output=1)
+    shared = [token % 31 for token in range(128)]
+    if not is_there:
+        bench.add(request("ended", [*shared, 9], 1, priority=2))
+        bench.run()
+    for number in range(2):
+        bench.add(request(f"batch{number}", [*shared, number], 14, priority=2))
+        bench.step()
+    assert bench.engine.stats.free_blocks == 2
+    bench.add(request("user", 100, 1, priority=0))
+    assert "user" in {output.id for output in bench.step()}, "7 blocks, and the two share 8 of their 10"
+    assert bench.engine.preemptions == 2
+    bench.run()

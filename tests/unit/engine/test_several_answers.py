@@ -180,6 +180,40 @@ def test_an_abort_ends_every_answer_whether_it_has_begun_or_not(steps: int) -> N
     assert engine.add(many("r", 4, n=3)) is None, "the id is free again"
 
 
+def abort_at_once(one: EngineRequest) -> dict[tuple[str, int], Answer]:
+    """What comes of a request that is aborted before its first step."""
+    bench = Bench()
+    engine = FanOut(bench.engine)
+    assert engine.add(one) is None
+    engine.abort(one.id)
+    answers: dict[tuple[str, int], Answer] = {}
+    while engine.has_work:
+        read(engine.step(), answers)
+        bench.engine.check_invariants()
+    return answers
+
+
+def reasons_of(answers: dict[tuple[str, int], Answer]) -> list[str | None]:
+    return [answers[name].last.finish_reason for name in sorted(answers)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("others", [[], [[1], [2]]])
+def test_an_abort_ends_the_other_answers_though_the_first_had_ended_before_it(
+    others: list[list[int]],
+) -> None:
+    one = many("r", 5, n=3, max_tokens=20)
+    answers = abort_at_once(msgspec.structs.replace(one, output_ids=[1] * 20, other_outputs=others))
+    assert reasons_of(answers) == ["length", "abort", "abort"]
+    assert all(answer.token_ids == [] for answer in answers.values())
+
+
+def test_an_interrupted_answer_that_is_aborted_ends_with_its_own_text_and_not_with_the_firsts() -> None:
+    one = many("r", 5, n=3, max_tokens=20, stop=("bc", "de"))
+    answers = abort_at_once(msgspec.structs.replace(one, output_ids=[1], other_outputs=[[3], [5]]))
+    assert reasons_of(answers) == ["abort"] * 3
+    assert [answers["r", i].text for i in range(3)] == ["b", "d", ""], "held back, each by itself"
+
+
 def test_a_prompt_that_fails_fails_every_answer() -> None:
     answers = run(Bench(nan_for=["r\0" + "0"]), [many("r", 4, n=3)])
     assert [answer.last.error is not None for answer in answers.values() if answer.last] == [True] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,29 @@ from tests.unit.engine.fakes import Bench, expected_tokens, request
 
 def every_third(step: int, running: Sequence[str]) -> Sequence[str]:
     return running if step % 3 == 0 else ()
+
+
+def test_what_went_to_the_host_does_not_overwrite_more_that_another_answer_has_by_now() -> None:
+    """The block that is not full is known twice: 1 token on the host, 2 in the first answer's block."""
+    bench = Bench(block_size=4, max_batch_tokens=5, max_batch_size=2, num_host_slots=32)
+    swap = bench.engine._scheduler.swap
+    first = request("first", 11, 12, priority=2)
+    second = msgspec.structs.replace(first, id="second", prompt_of="first")
+    bench.add(first)
+    while not bench.answers["first"].token_ids:
+        bench.step()
+    swap._block_copy_s = 1.0  # the first one is computed anew, beside the prompt of the second
+    for one in (second, request("user 1", 2, 1, priority=0), request("user 2", 2, 1, priority=0)):
+        bench.add(one)
+    bench.step()
+    swap._block_copy_s = 0.0
+    bench.step()
+    bench.add(request("user 3", 2, 1, priority=0))
+    bench.step()
+    assert bench.engine.stats.host_blocks == 3, "the second one is on the host with 9 of its 11 tokens"
+    answers = bench.run()
+    assert bench.engine.stats.swaps_in == 1
+    assert all(answers[one.id].token_ids == expected_tokens(one, 1_000) for one in (first, second))
 
 
 def computed(bench: Bench) -> int:

@@ -20,7 +20,7 @@ from headrace.gpu_engine.picture.svg import to_svg
 from headrace.gpu_engine.picture.timeline import MOST_ROWS, PREEMPTED, draw_timeline
 from headrace.gpu_engine.trace import StepRecord, Trace, TraceError, TraceFile, TraceHeader, read_trace
 from tests.support.batching_pictures import PICTURES, POLICIES, draw
-from tests.unit.engine.fakes import Bench, request
+from tests.unit.engine.fakes import Bench, expected_tokens, request
 
 HEADER = TraceHeader(blocks=10, block_size=4, max_batch_size=2, max_batch_tokens=16, policy="continuous")
 
@@ -111,6 +111,14 @@ def test_a_trace_that_cannot_be_written_is_told_so() -> None:
 def bars(picture: Picture, name: str) -> list[str]:
     titles = [shape.title for shape in picture.shapes if isinstance(shape, Rect)]
     return [title.removeprefix(f"{name}: ") for title in titles if title.startswith(f"{name}:")]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full is Linux's")
+def test_a_disk_that_is_full_ends_the_trace_and_not_the_engine() -> None:
+    bench = Bench(trace_path="/dev/full")
+    one = request("r", 4, 8)
+    bench.add(one)
+    assert bench.run()["r"].token_ids == expected_tokens(one, 1_000)
 
 
 def test_every_request_has_a_bar_for_each_step_in_which_it_ran(tmp_path: Path) -> None:

@@ -145,9 +145,10 @@ def test_a_prompt_is_scored_once_however_it_is_cut_and_whatever_is_computed_agai
     for start, length in [(0, 2), (0, 3), (3, 1), (4, 1)]:
         wanted = scores.wanted(start, length)
         scores.add(logits[wanted.start : wanted.stop])
-    told = scores.take()
+    told = scores.take(5)
     assert told == [Scores(logits[place], 1).of(prompt[place + 1]) for place in range(4)]
-    assert scores.take() is None
+    assert scores.take(6) is None
+    assert scores.take(5) == told, "of a step that is taken again"
 
 
 # ------------------------------------------------------------------------------------- all in one row
@@ -202,6 +203,26 @@ def test_a_forbidden_token_is_never_drawn_at_any_temperature(heat: float) -> Non
     params = SamplingParams(temperature=heat, seed=3, top_k=7, top_p=0.9)
     (choice,) = ShapedSampler().sample(random_row(1)[None], [Controls(stages=(stage,))], [params], [1])
     assert choice.token == 31
+
+
+class WiderTokenizer(LetterTokenizer):
+    """Knows tokens that the model has no logits for."""
+
+    eos_ids = frozenset({EOS, VOCAB + 5})
+
+    def encode_piece(self, text: str) -> list[int]:
+        return [token if token < 29 else VOCAB + 1 for token in super().encode_piece(text)]
+
+
+@pytest.mark.parametrize("params", [SamplingParams(min_tokens=2), SamplingParams(bad_words=("c", "~", "a~"))])
+def test_tokens_that_no_row_has_a_logit_for_are_forbidden_anyway(params: SamplingParams) -> None:
+    request = EngineRequest(id="r", prompt_ids=[1], params=params)
+    controls = ControlsMaker(WiderTokenizer(), VOCAB).make(request, [1])
+    assert controls is not None
+    logits = random_row(1, VOCAB)
+    for stage in controls.stages:
+        stage(logits)
+    assert forbidden(logits) == ([EOS] if params.min_tokens else [2])
 
 
 def test_letters_and_the_end_token_of_the_test_tokenizer_are_what_grammars_see() -> None:
