@@ -31,8 +31,16 @@ class BlockingCalls:
         async with asyncio.timeout(self._patience_s):
             await self._places.acquire()
             result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            threading.Thread(target=self._call, args=(work, result), name=self._name, daemon=True).start()
+            self._start(work, result)
             return await result
+
+    def _start(self, work: Callable[[], T], result: asyncio.Future[T]) -> None:
+        thread = threading.Thread(target=self._call, args=(work, result), name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no room for one more: the next call may find some
+            self._places.release()
+            raise
 
     def _call(self, work: Callable[[], T], result: asyncio.Future[T]) -> None:
         try:

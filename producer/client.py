@@ -79,7 +79,6 @@ __all__ = [
 
 Answer = TypeVar("Answer")
 
-MAX_MESSAGE_BYTES = 9 << 20
 CALL_TIMEOUT_S = 30.0
 
 
@@ -91,9 +90,10 @@ class Client:
 
     def __init__(self, target: str, *, policy: RetryPolicy | None = None) -> None:
         options = [
-            # How much a gateway takes is for it to say: with a blob store that is more.
+            # How much a gateway takes is for it to say: with a blob store that is more. And an answer is as
+            # long as it is: the log probabilities of a long prompt come in one event.
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", -1),
             ("grpc.keepalive_time_ms", 30_000),
             # The retries are ours; the channel shall only be quick to connect again.
             ("grpc.enable_retries", 0),
@@ -139,7 +139,8 @@ class Client:
                 async for event in events:
                     yield event
         except (GeneratorExit, asyncio.CancelledError):
-            if cancel_on_abandon or (cancel_on_abandon is None and interactive):
+            wanted = cancel_on_abandon or (cancel_on_abandon is None and interactive)
+            if wanted and not follower.ended:
                 self._cancel_in_background(request.request_id)
             raise
 

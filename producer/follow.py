@@ -6,6 +6,7 @@
 | a retryable status, before `accepted` | Generate again, under the same id: the same request        |
 | a retryable status, after it  | Watch from the last cursor                                         |
 | no terminal event             | likewise                                                           |
+| nothing, behind a cursor      | done: it was that of the end                                       |
 | another status                | a typed error                                                      |
 | patience or time over         | a typed error                                                      |
 """
@@ -57,18 +58,26 @@ class Follower:
         self._next_seq = 0
         self._ended = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event was given, or stands before the cursor."""
+        return self._ended
+
     async def events(self) -> AsyncGenerator[pb.StreamEvent]:
         """Each event once, up to and including the terminal one."""
         while not self._ended:
-            call = self._open()
+            call, silent = self._open(), True
             try:
                 async for message in call:
+                    silent = False
                     if self._is_new(message.event):
                         self._backoff.reset()
                         yield message.event
             except grpc.aio.AioRpcError as error:
                 await pause(error, self._backoff, self._deadline)
             else:
+                # A gateway ends a stream in order only where the log has ended.
+                self._ended = self._ended or (silent and self._cursor != "")
                 await self._pause_after_early_end()
             finally:
                 call.cancel()

@@ -38,7 +38,7 @@ from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.control import Report
 from headrace.broker.kafka.failures import too_large
 from headrace.broker.kafka.figures import Figures
-from headrace.broker.kafka.homes import Home, Homes
+from headrace.broker.kafka.homes import Homes
 from headrace.broker.kafka.letters import DeadLetters
 from headrace.broker.kafka.logs import LogReader
 from headrace.broker.kafka.partition_reader import PartitionReader
@@ -62,10 +62,10 @@ class KafkaBroker:
         self._tails = Tails(self._at.clients, self._at.history, self._at.clock, names)
         self._homes = Homes(self._at.topics, self._at.history, names, margin_ms)
         reader = PartitionReader(self._tails, self._at.history, names, margin_ms)
-        self._logs = LogReader(self._homes, self._tails, reader)
         self._results = Results(self._at.clients, self._at.topics, names)
         self._letters = DeadLetters(self._at)
         self._figures = Figures(self._at, self._letters)
+        self._logs = LogReader(self._homes, self._tails, reader, names, self._figures.is_finished)
         self._sessions: list[KafkaSession] = []
         self._turns = itertools.count(random.randrange(1 << 14))
 
@@ -108,7 +108,7 @@ class KafkaBroker:
         place = LogPlace(message.lane, message.pool, partition)
         request_id = message.request_id or Position(place, offset).text(self._names)
         ref = RequestRef(request_id, message.tenant)
-        self._homes.published(ref, Home(place, at_ms))
+        self._homes.published(ref, place, offset, at_ms)
         return Published(ref)
 
     def place(self, lane: Lane, pool: str = DEFAULT_POOL) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,11 +17,13 @@ from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.control import Report
 from headrace.broker.kafka.history import Bounds, History
 from headrace.broker.kafka.letters import DeadLetters
+from headrace.broker.kafka.places import LogPlace
 from headrace.broker.kafka.topics import LaneTopics, group_of
 from headrace.broker.message import Lane
 
 _COUNTED = 10_000  # delayed deliveries; more are not counted one by one
 _LOOKED_AT = 1_000  # records of a partition, for the age of the oldest that waits
+_RECENT_S = 1.0  # so old a commit may be for who asks again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,19 @@ class Figures:
     def __init__(self, connection: Connection, letters: DeadLetters) -> None:
         self._at, self._letters = connection, letters
         self._groups: dict[str, ConsumerThread] = {}
+        self._recent: dict[TopicPartition, tuple[float, Committed]] = {}
+        self._asking = asyncio.Lock()
+
+    async def is_finished(self, place: LogPlace, offset: int) -> bool:
+        """Whether the delivery of this record was settled, as of a second ago. Many may ask at once."""
+        partition = TopicPartition(self._at.names.requests(place.lane, place.pool), place.partition)
+        async with self._asking:
+            asked_at, committed = self._recent.get(partition, (0.0, Committed()))
+            if not committed.finished(offset) and time.monotonic() - asked_at > _RECENT_S:
+                asked_at = time.monotonic()
+                committed = (await self._committed(place.pool, [partition]))[partition]
+                self._recent[partition] = asked_at, committed
+        return committed.finished(offset)
 
     async def stats(self, pool: str, own: Mapping[str, Report]) -> QueueStats:
         """`own`: reports of this connection's sessions, as of now."""

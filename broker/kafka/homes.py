@@ -39,11 +39,14 @@ _LATE_MS = 60 * 60 * 1000  # an id of ours is published within this time of its 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A log's place, and since when it can have entries (0: unknown). `ended`: its terminal record stands."""
+    """A log's place, and since when it can have entries (0: unknown). `ended`: its terminal record stands.
+    `copy`: offset of the record by which this connection published the request, where an earlier copy may
+    have begun the log, long before."""
 
     place: LogPlace
     since_ms: int
     ended: bool = False
+    copy: int | None = None
 
 
 class Homes:
@@ -66,11 +69,19 @@ class Homes:
     def remembered(self, ref: RequestRef) -> Home | None:
         return self._known.get(ref)
 
-    def published(self, ref: RequestRef, home: Home) -> None:
+    def published(self, ref: RequestRef, place: LogPlace, offset: int, at_ms: int) -> None:
         """It was published through this connection. A copy of an earlier request changes nothing: its log
         goes on where it lies."""
         if ref not in self._known:
-            self.remember(ref, home)
+            copy = offset if self._may_be_older(ref, at_ms) else None
+            self.remember(ref, Home(place, at_ms, copy=copy))
+
+    def _may_be_older(self, ref: RequestRef, at_ms: int) -> bool:
+        """Whether its log may have begun before what a reader sees who begins at this time. An id of ours
+        says since when there can be one; a position is that of the only copy."""
+        if (own := read_request_id(ref.request_id)) is not None:
+            return own.at_ms < at_ms - self._margin_ms
+        return parse_position(self._names, ref.request_id) is None
 
     def ended(self, ref: RequestRef, home: Home) -> None:
         """Its terminal record was seen."""
@@ -111,6 +122,19 @@ class Homes:
                 return home
         return None
 
+    async def earliest(self, ref: RequestRef, home: Home) -> Home:
+        """The home without doubt: since the first record or event of the request that is found there."""
+        found = await self._search(ref, [home.place], None, None)
+        sure = found or replace(home, copy=None)
+        self.remember(ref, sure)
+        return sure
+
+    def begins_here(self, ref: RequestRef, home: Home) -> Home:
+        """The same, where its own copy runs."""
+        sure = replace(home, copy=None)
+        self.remember(ref, sure)
+        return sure
+
     async def candidates(self, ref: RequestRef) -> list[LogPlace]:
         """All places at which the log of a request may yet begin."""
         lanes = await self._topics.existing()
@@ -127,8 +151,9 @@ class Homes:
     ) -> Iterable[tuple[list[LogPlace], int | None, int | None]]:
         """Places to search, the likely ones first, and between which times."""
         if (own := read_request_id(ref.request_id)) is not None:
-            since_ms = own.at_ms - self._margin_ms
-            yield _own_places(own, lanes), since_ms, own.at_ms + _LATE_MS
+            places, since_ms = _own_places(own, lanes), own.at_ms - self._margin_ms
+            yield places, since_ms, own.at_ms + _LATE_MS
+            yield places, None, None  # the clock of its maker, who may be anybody's client, was wrong
             return
         likely = _likely_places(ref, lanes)
         yield likely, None, None
@@ -157,9 +182,11 @@ class Homes:
             headers = dict(record.headers)
             return headers.get("request-id") == request_id and headers.get("tenant", b"") == tenant
 
-        if len(places) == 1:
-            found = await self._history.first(spans, wanted)
-            return None if found is None else Home(places[0], found.timestamp)
+        if len(places) == 1 and since_ms is not None:
+            if (found := await self._history.first(spans, wanted)) is None:
+                return None
+            # It may be a later copy: the id says since when there can be one.
+            return Home(places[0], min(found.timestamp, since_ms + self._margin_ms))
         # A request that was passed on stands in several pools; its log begins where it stood first.
         firsts = await self._history.all(spans, _first_of_each(wanted))
         if not firsts:

@@ -8,33 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
 
 from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerError, BrokerUnavailable, UnknownCursor
-from headrace.broker.events import Event, Logged, Moved
+from headrace.broker.events import Event, Logged, Moved, Started
 from headrace.broker.fold import Fold
 from headrace.broker.kafka.homes import Home, Homes
 from headrace.broker.kafka.partition_reader import PartitionReader
-from headrace.broker.kafka.places import LogPlace, log_key, parse_cursor, parse_place
+from headrace.broker.kafka.places import LogPlace, Position, log_key, parse_cursor, parse_place
 from headrace.broker.kafka.tails import Entry, Listener, Tail, Tails
 from headrace.broker.message import RequestRef
+from headrace.broker.names import Names
 from headrace.broker.wire import decode_event
+
+IsFinished: TypeAlias = Callable[[LogPlace, int], Awaitable[bool]]
 
 _LOOK_AGAIN_S = 2.0  # who waits for a request that is nowhere yet looks for new lanes and pools so often
 
 
 class LogReader:
-    """The logs that one connection reads."""
+    """The logs that one connection reads. `is_finished`: whether the delivery of a record was settled."""
 
-    def __init__(self, homes: Homes, tails: Tails, reader: PartitionReader) -> None:
+    def __init__(
+        self, homes: Homes, tails: Tails, reader: PartitionReader, names: Names, is_finished: IsFinished
+    ) -> None:
         self._homes, self._tails, self._reader = homes, tails, reader
+        self._names, self._is_finished = names, is_finished
 
     async def watch(self, ref: RequestRef, cursor: str = "") -> AsyncIterator[Logged]:
         """See `Broker.watch`. Rides out losses of the connection: it reads on from where it is."""
         if cursor:
             await self._check_cursor(ref, cursor)
-        home: Home | None = await self._wait_for(ref)
+        home: Home | None = await self._without_doubt(ref, await self._wait_for(ref))
         state, left = Fold(), dict[LogPlace, int]()
         while home is not None:
             here, home = home, None
@@ -102,6 +109,37 @@ class LogReader:
                 self._tails.check()
                 await backoff.wait()
 
+    async def _without_doubt(self, ref: RequestRef, home: Home) -> Home:
+        """Where the log begins of what this connection published under an id that was not made just now: with
+        our copy, or with an earlier one. To look for that is dear, so it takes a sign: what comes first is no
+        beginning of our copy's, or our copy was settled and nothing came."""
+        if home.copy is None:
+            return home
+        own, backoff = Position(home.place, home.copy).text(self._names), Backoff()
+        event = await self._first_event(ref, home, home.copy)
+        if isinstance(event, Started) and event.delivery == own:
+            return self._homes.begins_here(ref, home)
+        while True:
+            try:
+                return await self._homes.earliest(ref, home)
+            except BrokerUnavailable:
+                self._tails.check()
+                await backoff.wait()
+
+    async def _first_event(self, ref: RequestRef, home: Home, copy: int) -> Event | None:
+        """Waits for the first event since our copy; None: it was settled, and there is none."""
+        async with contextlib.aclosing(self._read(home, ref, 0)) as entries:
+            first = asyncio.ensure_future(_own_event(entries))
+            try:
+                while not (await asyncio.wait({first}, timeout=_LOOK_AGAIN_S))[0]:
+                    with contextlib.suppress(BrokerError):  # who is not told waits on
+                        if await self._is_finished(home.place, copy):
+                            return None
+                return first.result()
+            finally:
+                first.cancel()
+                await asyncio.gather(first, return_exceptions=True)
+
     async def _first(self, ref: RequestRef) -> Home | None:
         """Watches all places where the log may begin, for a while."""
         key = log_key(ref).encode()
@@ -158,6 +196,13 @@ class LogReader:
         home = await self._homes.find(ref)
         since_ms = home.since_ms if home is not None and home.place == place else entry.at_ms
         return any(e.key == key for e in await self._reader.stored(place, key, since_ms))
+
+
+async def _own_event(entries: AsyncGenerator[tuple[Entry, Event], None]) -> Event | None:
+    async for entry, event in entries:
+        if entry.key is not None:
+            return event
+    return None
 
 
 def _event(entry: Entry) -> Event | None:

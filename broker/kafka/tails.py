@@ -12,6 +12,7 @@ rings, and nobody waits for anybody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -162,6 +163,7 @@ class Tails:
         self._task: asyncio.Task[None] | None = None
         self._changed = False
         self._failure: BrokerError | None = None
+        self._closed = False
         self._attaching = asyncio.Lock()
 
     def read_now(self) -> set[LogPlace]:
@@ -169,9 +171,10 @@ class Tails:
         return set(self._tails)
 
     async def attach(self, places: Sequence[LogPlace]) -> list[Tail]:
-        """Tails that are being read; call `detach` when done. Raises BrokerError where they cannot be."""
-        self.check()
+        """Tails that are being read; call `detach` when done. Raises BrokerError where they cannot be. What
+        ended the reading ended the watchers of that time: who comes now tries anew."""
         async with self._attaching:
+            await self._recover()
             there = [tail for place in places if (tail := self._tails.get(place)) is not None]
             for tail in there:
                 tail.watchers += 1  # or it may be let go of meanwhile
@@ -198,8 +201,19 @@ class Tails:
         if self._failure is not None:
             raise self._failure
 
+    async def _recover(self) -> None:
+        if self._closed:
+            self.check()
+        if self._failure is not None:
+            thread, self._thread, self._failure = self._thread, None, None
+            if thread is not None:  # it may stand anywhere
+                with contextlib.suppress(BrokerError):
+                    await thread.close()
+            self._start()
+
     async def close(self) -> None:
         """Watchers that are still there end with BrokerUnavailable."""
+        self._closed = True
         self._failure = BrokerUnavailable(f"the connection to {self._clients.servers} was closed")
         if self._task is not None:
             self._task.cancel()

@@ -91,12 +91,14 @@ class FeedReader:
         """From now on `tail` gets what is appended; it lapses as soon as the feed's place is settled."""
         self._tails[tail.feed].append(tail)
         if tail.feed in self._places:
-            return tail.lapse()
-        self._change()
+            tail.lapse()
+        else:
+            self._change()
+        # Also where the feed's place is known: it is that of a task that failed, while a slow watcher of it
+        # has not gone yet.
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="headrace feeds")
             self._task.add_done_callback(self._on_end)
-        return None
 
     def detach(self, tail: Tail) -> None:
         tails = self._tails[tail.feed]

@@ -43,8 +43,9 @@ _BLOCKING_TIMEOUT_S = BLOCK_MS / 1000 + 5.0
 _CONNECT_TIMEOUT_S = 5.0
 _MOST_CALLS = 32  # at a time; more wait, and the server writes what comes together in one fsync
 _MOST_READERS = 10_000
-# The server answers, but for now does not take writes: full disk, failover, no good replicas.
-_PASSING = {"NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "LOADING", "READONLY", "MASTERDOWN"}
+# The server answers, but for now does not take writes: full disk, failover, no good replicas. One that turns
+# into a replica breaks off all blocking reads (UNBLOCKED).
+_PASSING = {"NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "UNBLOCKED"}
 _IN_SCRIPT = re.compile(r"^Error running script .*?: -", re.DOTALL)
 
 

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.broker.blobs import check_in
+from headrace.broker.blobs import BlobRefused, check_in
 from headrace.broker.contract import Broker, Published, PublishResult
+from headrace.broker.errors import BrokerError, TooLarge
 from headrace.broker.lines.output import failure_line, result_id
 from headrace.broker.lines.reader import Line, LineReader, grouped
 from headrace.broker.lines.request import LineError
@@ -33,13 +34,17 @@ class Attempt:
 
 
 class Publisher:
-    """`doubtful` receives the attempts that the broker knew already: their answers may never come."""
+    """`doubtful` receives the attempts that the broker may have known already: their answers may never come.
+    `begun`: the run was begun before, so that may be any of them; not every broker says so at the publish."""
 
-    def __init__(self, broker: Broker, options: FileRunOptions, ledger: Ledger, arrivals: Arrivals) -> None:
+    def __init__(
+        self, broker: Broker, options: FileRunOptions, ledger: Ledger, arrivals: Arrivals, *, begun: bool
+    ) -> None:
         self._broker = broker
         self._options = options
         self._ledger = ledger
         self._arrivals = arrivals
+        self._begun = begun
         self.doubtful: asyncio.Queue[Attempt] = asyncio.Queue()
 
     async def publish_all(self, source: InputFile) -> None:
@@ -59,10 +64,26 @@ class Publisher:
     async def publish(self, attempts: Sequence[Attempt]) -> None:
         """Publishes lines that are in flight, in one round trip."""
         messages = [self._message(attempt) for attempt in attempts]
-        results = await persist(lambda: self._check_in_and_publish(messages), self._options.policy)
+        try:
+            results = await persist(lambda: self._check_in_and_publish(messages), self._options.policy)
+        except (TooLarge, BlobRefused) as error:
+            await self._publish_apart(attempts, error)
+            return
         for attempt, result in zip(attempts, results, strict=True):
-            if not isinstance(result, Published) or result.duplicate:
+            if self._begun or not isinstance(result, Published) or result.duplicate:
                 self.doubtful.put_nowait(attempt)
+
+    async def _publish_apart(self, attempts: Sequence[Attempt], error: BrokerError) -> None:
+        """One of them is larger than the broker takes: it gets its error line, and disturbs no other."""
+        if len(attempts) > 1:
+            for attempt in attempts:
+                await self.publish([attempt])
+        else:
+            line = attempts[0].line
+            custom_id = line.request.custom_id
+            await self._refuse_line(
+                line.number, LineError("request_too_large", str(error), None, custom_id, line.number)
+            )
 
     async def _check_in_and_publish(self, messages: Sequence[Message]) -> list[PublishResult]:
         travelling = [await check_in(message, self._options.blobs) for message in messages]
@@ -80,12 +101,12 @@ class Publisher:
         """Sends the error lines of what is no request straight to OUT."""
         for line in lines:
             if isinstance(line.request, LineError):
-                raw = self._error_line(line.number, line.request)
-                await self._arrivals.put(Arrival(raw, Outcome(self._ledger.run, line.number, failed=True)))
+                await self._refuse_line(line.number, line.request)
 
-    def _error_line(self, number: int, error: LineError) -> bytes:
+    async def _refuse_line(self, number: int, error: LineError) -> None:
         name = request_id(self._ledger.run, number)
-        return failure_line(error.custom_id, result_id=result_id(name), request_id=name, failed=error)
+        raw = failure_line(error.custom_id, result_id=result_id(name), request_id=name, failed=error)
+        await self._arrivals.put(Arrival(raw, Outcome(self._ledger.run, number, failed=True)))
 
     def _message(self, attempt: Attempt) -> Message:
         return Message(

@@ -1,4 +1,4 @@
-"""Asks again for what the broker says it has answered, but whose result line is nowhere.
+"""Asks again for what the broker has answered, but whose result line is nowhere.
 
 A request that is published again is a duplicate, and normally its answer is under way, or stands in the
 reply topic already. But a line can also be missing for good: its result was written to OUT, dropped from
@@ -54,6 +54,8 @@ class Rescuer:
 
     async def _is_answered(self, attempt: Attempt) -> bool:
         """Waits for the answer, or for the end of a log that brought none."""
+        if self._ledger.is_answered(attempt.line.number):
+            return True
         answered = asyncio.ensure_future(self._ledger.answered(attempt.line.number))
         ended = asyncio.ensure_future(self._ended(attempt))
         try:

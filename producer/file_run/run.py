@@ -27,9 +27,8 @@ from typing import Self
 
 from headrace.broker.contract import Broker
 from headrace.broker.errors import BrokerUnavailable
-from headrace.broker.message import RequestRef
 from headrace.producer.file_run.collector import Arrival, Arrivals, Collector
-from headrace.producer.file_run.identity import reply_topic, request_id
+from headrace.producer.file_run.identity import reply_topic
 from headrace.producer.file_run.input_file import InputFile
 from headrace.producer.file_run.ledger import Ledger
 from headrace.producer.file_run.mark import remove_mark, write_mark
@@ -139,7 +138,7 @@ class _Tasks:
         """The first task that fails ends them all with its error."""
         report()
         collector = Collector(self._broker, self._topic, self._arrivals, self._options.policy)
-        publisher = Publisher(self._broker, self._options, self._ledger, self._arrivals)
+        publisher = Publisher(self._broker, self._options, self._ledger, self._arrivals, begun=begun)
         rescuer = Rescuer(self._broker, self._options, self._ledger, publisher, collector)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -160,10 +159,9 @@ class _Tasks:
 
     async def _feel_pulse(self) -> None:
         """Ends the run with a sentence when the broker stays away: a reader of results only waits for it."""
-        nobody = RequestRef(request_id(self._ledger.run, line=0))
         while True:
             await asyncio.sleep(self._options.pulse_s)
-            await persist(lambda: self._broker.known(nobody), self._options.policy)
+            await persist(self._broker.ping, self._options.policy)
 
     async def _write(self, report: Callable[[], None]) -> None:
         """Writes what arrives, until everything is published and nothing is in flight."""

@@ -76,7 +76,8 @@ class GatewaySettings(BaseModel):
             # A port that is taken must be an error, not a silent share of its connections.
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", self.longest_message),
-            ("grpc.max_send_message_length", self.max_message_bytes),
+            # What the log holds must reach its readers; how long a message they take is for them to say.
+            ("grpc.max_send_message_length", -1),
             ("grpc.keepalive_time_ms", _ms(self.keepalive_s)),
             ("grpc.keepalive_timeout_ms", 20_000),
             ("grpc.keepalive_permit_without_calls", 1),

@@ -16,7 +16,7 @@ from google.protobuf.message import Message as Proto
 from google.rpc import error_details_pb2, status_pb2
 
 from headrace.broker.blobs import BlobRefused, BlobUnreachable
-from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable, UnknownCursor
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable, TooLarge, UnknownCursor
 from headrace.broker.lines.refused import shown
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -97,6 +97,8 @@ def from_broker(error: BrokerError) -> Refusal:
     match error:
         case BlobRefused():
             return invalid(sentence, "request", "BODY_REFUSED")
+        case TooLarge():
+            return invalid(sentence, "request", "REQUEST_TOO_LARGE")
         case BlobUnreachable():
             code = grpc.StatusCode.UNAVAILABLE
             return Refusal(code, sentence, "BLOBS_UNAVAILABLE", retry_after_ms=RETRY_AFTER_MS)

@@ -6,12 +6,14 @@ Events are written here as a session would write them, but without one.
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from kafka import KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
+from msgspec import structs
 
 from headrace.broker.connect import connect
 from headrace.broker.contract import CancelResult, Stray
@@ -25,7 +27,13 @@ from headrace.broker.kafka.codec import Record, dead_letter_record, result_recor
 from headrace.broker.kafka.commits import Committed, encode_metadata
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.event_records import encode_event_record
-from headrace.broker.kafka.places import LogPlace, librdkafka_partition, log_key
+from headrace.broker.kafka.places import (
+    LogPlace,
+    Position,
+    java_partition,
+    librdkafka_partition,
+    log_key,
+)
 from headrace.broker.kafka.topics import group_of
 from headrace.broker.message import Lane, Message, RequestRef
 from headrace.broker.names import Names
@@ -88,6 +96,15 @@ async def read(broker: KafkaBroker, ref: RequestRef, cursor: str = "") -> list[L
 
 def text_of(entries: Sequence[Logged]) -> str:
     return fold(entry.event for entry in entries).text
+
+
+async def commit(site: Site, place: LogPlace, committed: Committed) -> None:
+    """As the consumers of the default pool would."""
+    partition = TopicPartition(site.names.requests(place.lane, place.pool), place.partition)
+    offsets = {partition: OffsetAndMetadata(committed.base, encode_metadata(committed), -1)}
+    thread = await site.connection.clients.consumer(group_id=group_of(site.names))
+    await thread.call(lambda consumer: consumer.commit(offsets))
+    await thread.close()
 
 
 async def published(site: Site, message: Message) -> tuple[RequestRef, LogPlace]:
@@ -276,6 +293,49 @@ async def test_the_log_of_a_foreign_id_is_found_wherever_its_publisher_put_it(
     assert text_of(await read(await site.another(), ref)) == "a"
 
 
+@pytest.mark.parametrize("of_ours", [True, False])
+@pytest.mark.parametrize("ended", [True, False])
+async def test_who_publishes_it_again_elsewhere_is_shown_what_began_long_before(
+    site: Site, of_ours: bool, ended: bool
+) -> None:
+    message = Message(BODY, new_request_id(Lane.BATCH, 2) if of_ours else "theirs", Lane.BATCH)
+    [first] = await site.broker.publish([message])
+    place = LogPlace(Lane.BATCH, "", 2 if of_ours else java_partition(b"theirs", 4))
+    await site.write(place, first.ref, started(0), *deltas(0, "a", "b"))
+    if ended:
+        await site.write(place, first.ref, Finished(0, "stop"))
+    await asyncio.sleep(1.5)
+    other = await site.another(reader_margin_ms="100")
+    [again] = await other.publish([message])
+    reading = asyncio.create_task(read(other, again.ref))
+    await commit(site, place, Committed(base=2))  # the copy is a twin: its consumer says nothing of it
+    if not ended:
+        await asyncio.sleep(0.5)
+        await site.write(place, first.ref, *deltas(0, "c", first=2), Finished(0, "stop"))
+    assert text_of(await reading) == ("ab" if ended else "abc")
+
+
+async def test_who_publishes_a_new_request_under_an_id_of_his_own_is_shown_it(site: Site) -> None:
+    [result] = await site.broker.publish([Message(BODY, "theirs", Lane.BATCH)])
+    place = LogPlace(Lane.BATCH, "", java_partition(b"theirs", 4))
+    reading = asyncio.create_task(read(site.broker, result.ref))
+    own = structs.replace(started(0), delivery=Position(place, 0).text(site.names))
+    await site.write(place, result.ref, own, *deltas(0, "a"), Finished(0, "stop"))
+    assert text_of(await reading) == "a"
+
+
+@pytest.mark.parametrize("wrong_by_ms", [-2 * 60 * 60 * 1000, 2 * 60 * 1000])
+async def test_an_id_whose_maker_has_a_wrong_clock_is_found_by_every_connection(
+    site: Site, wrong_by_ms: int
+) -> None:
+    made_ms = time.time_ns() // 1_000_000 + wrong_by_ms
+    ref, place = await published(site, Message(BODY, new_request_id(Lane.BATCH, 2, made_ms), Lane.BATCH))
+    await site.write(place, ref, started(0), *deltas(0, "a"), Finished(0, "stop"))
+    other = await site.another()
+    assert await other.known(ref)
+    assert text_of(await read(other, ref)) == "a"
+
+
 async def test_a_cursor_of_another_log_is_unknown(site: Site) -> None:
     ref, place = await published(site, Message(BODY, new_request_id(Lane.BATCH, 1), Lane.BATCH))
     other, _ = await published(site, Message(BODY, new_request_id(Lane.BATCH, 1), Lane.BATCH))
@@ -371,13 +431,7 @@ async def test_a_letter_is_replayed_as_a_new_request_that_names_the_old_one(site
 
 async def test_figures_follow_the_commits_with_their_bitmaps(site: Site) -> None:
     await site.broker.publish([Message(BODY, new_request_id(Lane.BATCH, 1), Lane.BATCH) for _ in range(10)])
-    topic = site.names.requests(Lane.BATCH)
-    committed = Committed(base=2, beyond=frozenset({4, 5}))
-    offsets = {TopicPartition(topic, 1): OffsetAndMetadata(2, encode_metadata(committed), -1)}
-    group = group_of(site.names)
-    thread = await site.connection.clients.consumer(group_id=group)
-    await thread.call(lambda consumer: consumer.commit(offsets))
-    await thread.close()
+    await commit(site, LogPlace(Lane.BATCH, "", 1), Committed(base=2, beyond=frozenset({4, 5})))
     lane = (await site.broker.stats()).lanes[Lane.BATCH]
     assert (lane.waiting, lane.leased) == (6, 0)
     assert 0 < lane.oldest_ms < 60_000

@@ -132,6 +132,24 @@ async def test_watchers_come_and_go_on_all_feeds_while_tokens_flow(broker: Broke
         assert text(await watcher) == "0 1 2 3 "
 
 
+async def test_a_server_that_breaks_off_blocking_reads_is_asked_again(broker: Broker, client: Redis) -> None:
+    """As one does that becomes a replica, in a failover."""
+    attempt = await started(broker)
+    log, lines = aiter(broker.watch(RequestRef("r"))), aiter(broker.results())
+    await anext(log)
+    next_event, next_line = (asyncio.ensure_future(anext(each)) for each in (log, lines))
+    broken = 0
+    while broken < 2:
+        await asyncio.sleep(0.01)
+        reading = [each["id"] for each in await client.client_list() if each["cmd"] == "xread"]
+        broken += sum([await client.client_unblock(int(number), error=True) for number in reading])
+    await attempt.say(0, "x")
+    await attempt.finish()
+    async with asyncio.timeout(PATIENCE_S):
+        await next_event
+        await next_line
+
+
 async def test_a_token_reaches_a_waiting_reader_promptly(broker: Broker) -> None:
     attempt = await started(broker)
     log = aiter(broker.watch(RequestRef("r")))

@@ -58,6 +58,18 @@ async def test_a_place_is_free_again_when_what_hung_is_over(gate: threading.Even
     raise AssertionError("the place was never free again")
 
 
+async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    calls = BlockingCalls("test", at_most=1, patience_s=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            await calls.run(lambda: "mine")
+    assert await calls.run(lambda: "mine") == "mine"
+
+
 async def test_a_caller_that_is_cancelled_gives_its_place_back_when_its_call_is_over() -> None:
     calls, gate = BlockingCalls("test", at_most=1, patience_s=5), threading.Event()
     gone = asyncio.create_task(calls.run(gate.wait))

@@ -21,7 +21,7 @@ from headrace.broker.contract import (
     ResultLine,
     Stray,
 )
-from headrace.broker.errors import BrokerUnavailable, UnknownCursor
+from headrace.broker.errors import BrokerUnavailable, TooLarge, UnknownCursor
 from headrace.broker.events import Event, Failed, Finished, Logged
 from headrace.broker.message import DEFAULT_POOL, Lane, Message, RequestRef
 
@@ -38,10 +38,12 @@ class Log:
 class FakeBroker:
     """`away` makes every call fail; `publish_gate` holds publishes until it is set, `depths_gate` answers
     of `depths`. `waiting`: depth of the
-    lanes by pool; `registered`: the consumers that there are; `places`: who asked for a place."""
+    lanes by pool; `largest`: bytes of the largest body that is taken; `registered`: the consumers that there
+    are; `places`: who asked for a place."""
 
     def __init__(self) -> None:
         self.away = False
+        self.largest = 1 << 30
         self.messages: dict[RequestRef, Message] = {}
         self.logs: dict[RequestRef, Log] = {}
         self.cancelled: list[RequestRef] = []
@@ -75,6 +77,8 @@ class FakeBroker:
         self._check()
         self.publish_seen.set()
         await self.publish_gate.wait()
+        if any(len(message.body) > self.largest for message in messages):
+            raise TooLarge("a message is larger than the topic takes")
         return [self._publish(message) for message in messages]
 
     def _publish(self, message: Message) -> PublishResult:

@@ -115,6 +115,12 @@ async def test_a_body_that_the_blob_store_does_not_take_is_the_callers_mistake(
     assert "1001" in refusal.message
 
 
+async def test_a_body_that_the_broker_does_not_take_is_the_callers_mistake(broker: FakeBroker) -> None:
+    broker.largest = 10
+    refusal = await refused(intake(broker), Message(b"x" * 11))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_TOO_LARGE")
+
+
 async def test_a_blob_store_that_does_not_answer_is_worth_a_retry(broker: FakeBroker, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     desk = intake(broker, blobs=BlobStore(str(tmp_path / "file" / "blobs"), threshold=1))

@@ -74,7 +74,8 @@ async def test_what_is_being_published_while_the_broker_is_asked_counts_once_it_
     desk.clock.now += 1
     desk.broker.depths_gate.clear()
     next_one = asyncio.create_task(desk.depths.enter(Lane.BATCH, DEFAULT_POOL))
-    await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
     assert desk.broker.asked["depths"] == 2
     desk.depths.published(Lane.BATCH, DEFAULT_POOL)
     desk.broker.depths_gate.set()
@@ -140,4 +141,24 @@ async def test_a_cached_value_is_loaded_once_for_all_who_wait_even_if_the_first_
     first.cancel()
     await asyncio.wait({first})
     gate.set()
-    assert await asyncio.gather(*others) == [2, 2, 2]
+    assert await asyncio.gather(*others) == [1, 1, 1]
+
+
+async def test_of_a_load_that_fails_all_who_wait_hear_at_once_and_the_next_one_tries_anew() -> None:
+    loads, gate = 0, asyncio.Event()
+
+    async def load() -> int:
+        nonlocal loads
+        loads += 1
+        await gate.wait()  # a broker that is frozen is given up after ten seconds
+        if loads == 1:
+            raise BrokerUnavailable("it did not answer in time")
+        return loads
+
+    cached = Cached(load, 1, Clock())
+    waiting = [asyncio.create_task(cached.get()) for _ in range(4)]
+    await asyncio.sleep(0)
+    gate.set()
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [BrokerUnavailable] * 4
+    assert await cached.get() == 2

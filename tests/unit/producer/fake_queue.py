@@ -25,7 +25,7 @@ from headrace.broker.contract import (
     ResultLine,
     Stray,
 )
-from headrace.broker.errors import BrokerUnavailable
+from headrace.broker.errors import BrokerUnavailable, TooLarge
 from headrace.broker.events import Failed, Finished, Logged, Usage
 from headrace.broker.lines.output import Choice, failure_line, result_id, success_line
 from headrace.broker.lines.parse import parse_message
@@ -40,6 +40,8 @@ class FakeQueue:
 
     `blobs`: where its consumer finds bodies.
     `patient`: a reader of results waits for a broker that is away, as that of Redis does, and is not told.
+    `tells_duplicates`: whether a publish says that its request is known (Kafka's does not). `largest`: bytes
+    of the largest body that is taken. `pinged`: somebody called `ping`; `looked_up`: calls of `known`.
     `answering`: whether the consumer works. `away`: every call fails. `outages`: calls yet to fail.
     `publishes`: messages published, duplicates included. `most_waiting`: the most requests that were ever
     unanswered at once. The prompt `fail` fails.
@@ -49,6 +51,10 @@ class FakeQueue:
         self.answering = True
         self.away = False
         self.patient = False
+        self.tells_duplicates = True
+        self.largest = 1 << 30
+        self.looked_up = 0
+        self.pinged = asyncio.Event()
         self.blobs: BlobStore | None = None
         self.outages = 0
         self.messages: dict[str, Message] = {}
@@ -118,6 +124,8 @@ class FakeQueue:
 
     async def publish(self, messages: Sequence[Message]) -> list[PublishResult]:
         self._check()
+        if any(len(message.body) > self.largest for message in messages):
+            raise TooLarge("a message is larger than the topic takes")
         async with self._changed:
             results = [self._publish(message) for message in messages]
             self.most_waiting = max(self.most_waiting, len(self.waiting))
@@ -134,7 +142,7 @@ class FakeQueue:
             return Conflict(ref)
         if known is message:
             self.waiting.append(message.request_id)
-        return Published(ref, duplicate=known is not message)
+        return Published(ref, duplicate=known is not message and self.tells_duplicates)
 
     async def watch(self, ref: RequestRef, cursor: str = "") -> AsyncIterator[Logged]:
         self._check()
@@ -143,9 +151,11 @@ class FakeQueue:
         yield Logged("c1", Finished(1, "stop"))
 
     async def ping(self) -> None:
+        self.pinged.set()
         self._check()
 
     async def known(self, ref: RequestRef) -> bool:
+        self.looked_up += 1
         self._check()
         return ref.request_id in self.messages
 

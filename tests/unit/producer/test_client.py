@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -369,11 +370,23 @@ async def test_a_stream_that_is_left_early_cancels_its_request(
 async def test_a_stream_that_was_read_to_its_end_cancels_nothing() -> None:
     gateway = FakeGateway()
     gateway.streams.append([accepted(), finished()])
-    async with connected(gateway) as client:
-        async for event in client.generate("Hi"):
+    gateway.cancels.append(pb.CancelResponse(cancelled=False))
+    async with connected(gateway) as client, aclosing(client.generate("Hi")) as events:
+        async for event in events:
             if event.WhichOneof("kind") == "finished":
                 break
     assert len(gateway.calls) == 1
+
+
+@pytest.mark.parametrize("end", [finished(), failed("internal_error")])
+async def test_an_answer_that_was_awaited_whole_cancels_nothing(end: pb.StreamEvent) -> None:
+    gateway = FakeGateway()
+    gateway.streams.append([accepted(), delta(0, "a"), end])
+    gateway.cancels.append(pb.CancelResponse(cancelled=False))
+    async with connected(gateway) as client:
+        with contextlib.suppress(RequestFailed):
+            await client.complete("Hi")
+    assert [type(call) for call in gateway.calls] == [pb.GenerateRequest]
 
 
 async def test_a_cancelled_task_cancels_its_request() -> None:

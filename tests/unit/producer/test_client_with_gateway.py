@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.contract import ConsumerEntry, Serves
-from headrace.broker.events import Delta, Finished, Started
+from headrace.broker.events import Delta, Finished, Started, TokenLogprobs
 from headrace.broker.message import Lane, RequestRef
 from headrace.producer.backoff import RetryPolicy
 from headrace.producer.client import Client
@@ -66,6 +66,25 @@ async def test_a_gateway_that_goes_away_in_mid_answer_is_replaced_by_another_unn
                 await broker.write("r", Delta(1, 1, (6,), "lo"), Finished(1, "stop"))
     assert texts == ["Hel", "lo"]
     assert broker.cancelled == []
+
+
+async def test_who_watches_on_behind_the_end_is_told_nothing_more() -> None:
+    broker = FakeBroker()
+    await broker.write("r", STARTED, Delta(1, 0, (5,), "Hi"), Finished(1, "stop"))
+    async with gateway(broker) as (_, port), Client(f"127.0.0.1:{port}", policy=QUICK) as client:
+        whole = [event async for event in client.watch("r")]
+        assert [event async for event in client.watch("r", whole[-1].cursor)] == []
+
+
+async def test_an_event_of_any_length_reaches_its_reader() -> None:
+    broker = FakeBroker()
+    prompt = tuple(TokenLogprobs(n, -1.0, tuple((n, -1.0) for _ in range(20))) for n in range(90_000))
+    first = Delta(1, 0, (5,), "Hi", prompt_logprobs=prompt)
+    await broker.write("r", STARTED, first, Finished(1, "stop"))
+    async with gateway(broker) as (_, port), Client(f"127.0.0.1:{port}", policy=QUICK) as client:
+        events = [event async for event in client.watch("r")]
+    assert events[1].ByteSize() > 9 << 20
+    assert events[-1].WhichOneof("kind") == "finished"
 
 
 async def test_submit_watch_and_cancel_go_by_the_id() -> None:

@@ -260,13 +260,17 @@ async def test_a_torn_last_line_is_cut_off_and_written_whole(bench: Bench, queue
         assert bench.custom_ids() == sorted(f"id-{n}" for n in range(10))
 
 
-async def test_a_line_deleted_from_the_output_is_asked_for_again(bench: Bench, queue: FakeQueue) -> None:
+@pytest.mark.parametrize("tells_duplicates", [True, False])
+async def test_a_line_deleted_from_the_output_is_asked_for_again(
+    bench: Bench, queue: FakeQueue, tells_duplicates: bool
+) -> None:
+    queue.tells_duplicates = tells_duplicates
     bench.write(*numbered(9), request_line("bad", "fail"))
     first = await bench.run(queue)
     kept = [line for line in bench.output.read_bytes().splitlines(keepends=True) if b'"error":null}' in line]
     good = [line for line in kept if b"internal_error" not in line]
     bench.output.write_bytes(b"".join(good))
-    second = await bench.run(queue)
+    second = await asyncio.wait_for(bench.run(queue), 10)
     assert (second.run_id, second.resumed, second.failed) == (first.run_id, 9, 1)
     assert queue.runs[f"req_{first.run_id}_10"] == 1
     assert queue.runs[f"req_{first.run_id}_10-2"] == 1
@@ -520,6 +524,29 @@ async def test_a_full_disk_stops_the_run_cleanly_and_it_goes_on_later(
     assert (await bench.run(queue)).done == 100
     assert bench.custom_ids() == sorted(f"id-{n}" for n in range(100))
     assert set(queue.runs.values()) == {1}
+
+
+async def test_a_line_that_is_larger_than_the_broker_takes_disturbs_no_other(
+    bench: Bench, queue: FakeQueue
+) -> None:
+    queue.largest = 1_000
+    bench.write(request_line("a"), request_line("large", "x" * 2_000), request_line("b"))
+    summary = await bench.run(queue)
+    assert (summary.done, summary.failed) == (2, 1)
+    [error] = [line["response"]["body"]["error"] for line in bench.lines() if line["custom_id"] == "large"]
+    assert (error["code"], error["line"]) == ("request_too_large", 2)
+
+
+async def test_the_pulse_of_the_broker_is_felt_by_a_ping_and_nothing_dearer(
+    bench: Bench, queue: FakeQueue
+) -> None:
+    bench.write(*numbered(3))
+    await queue.set_answering(False)
+    running = asyncio.create_task(bench.run(queue, pulse_s=0.001))
+    await queue.pinged.wait()
+    await queue.set_answering(True)
+    assert (await running).done == 3
+    assert queue.looked_up == 0
 
 
 async def test_a_broker_that_hiccups_is_borne(bench: Bench, queue: FakeQueue) -> None:
