@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST_SCORES = 1 << 16  # of a prompt
+TOO_DEEP = LineError("invalid_request", "the request is nested too deeply")
 CHARACTERS_PER_TOKEN = 512  # far above what the longest tokens of usual vocabularies hold, runs of spaces
 
 NO_TOOLS = (
@@ -169,8 +170,12 @@ class Preparer:
         return Prepared(prompt_ids, params, call_format=call_format)
 
     def _replay(self, prepared: Prepared, tokens: Sequence[int]) -> str:
-        """The text that one answer's tokens make; without any, not even an echoed prompt was shown."""
-        return open_text(self._tokenizer, prepared.prompt_ids, prepared.params).feed(tokens) if tokens else ""
+        """The text that one answer's tokens make; without any, not even an echoed prompt was shown. The token
+        that ended it is no text of it, as in the engine."""
+        if not tokens:
+            return ""
+        text = open_text(self._tokenizer, prepared.prompt_ids, prepared.params)
+        return text.feed(tokens, ended=prepared.params.end_at(tokens[-1], self._tokenizer.eos_ids))
 
     def _hopeless(self, parsed: ParsedRequest) -> str | None:
         limit = self._max_input_length
@@ -202,6 +207,8 @@ def _guarded(work: Callable[[], T]) -> T | LineError:
     code panics with what is no Exception."""
     try:
         return work()
+    except RecursionError:
+        return TOO_DEEP
     except BaseException:
         log.exception("a request could not be prepared")
         return BROKEN_BY_US

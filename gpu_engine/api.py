@@ -5,6 +5,7 @@ They are msgspec structs because the same objects travel between a consumer and 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -75,6 +76,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     grammar: Grammar | None = None
     n: int = 1
     best_of: int | None = None
+
+    def end_at(self, token: int, eos_ids: Collection[int]) -> bool:
+        """Whether `token` ends an answer, of a model whose end tokens are `eos_ids`."""
+        return (token in eos_ids and not self.ignore_eos) or token in self.stop_token_ids
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

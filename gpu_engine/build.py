@@ -78,6 +78,7 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
     from headrace.gpu_engine.models.folder import check_config
     from headrace.gpu_engine.parallel.runner import ParallelRunner, load_parallel_runner
     from headrace.gpu_engine.runner import load_runner
+    from headrace.gpu_engine.sampling.trials import TrialProcess, TriedGrammars
 
     check_config(path)  # first, since transformers would call a wrong config a wrong tokenizer
     tokenizer = load_tokenizer(config.model, config.engine, config.load_format, config.tool_call_format)
@@ -99,10 +100,21 @@ def _load_torch_engine(config: EngineConfig) -> LoadedEngine:
         poolers=pooler_maker(config, path, runner.hidden_size),
     )
     close = runner.close if isinstance(runner, ParallelRunner) else _do_nothing
-    if engine.guides is None:
+    guides = engine.guides
+    if guides is None:
         return LoadedEngine(_for_several(engine), tokenizer, close)
-    queue = GrammarQueue(engine, engine.guides)
-    return LoadedEngine(_for_several(queue), tokenizer, close, engine.guides.prepare)
+    trial = TrialProcess(guides.vocabulary)
+    queue = GrammarQueue(engine, TriedGrammars(guides, trial))
+
+    def close_all() -> None:
+        trial.close()
+        close()
+
+    def prepare() -> None:
+        trial.start()
+        guides.prepare()
+
+    return LoadedEngine(_for_several(queue), tokenizer, close_all, prepare)
 
 
 def _for_several(engine: CountingEngine) -> CountingEngine:

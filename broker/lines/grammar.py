@@ -38,7 +38,8 @@ def _response_format(name: str, value: object) -> Grammar | None:
             return Grammar("json_schema", ANY_OBJECT, param=name)
         case "json_schema":
             inner = to_object(f"{name}.json_schema", fields.get("json_schema"))
-            return _json(f"{name}.json_schema.schema", inner.get("schema") or {"type": "object"})
+            schema = inner.get("schema")
+            return _json(f"{name}.json_schema.schema", {"type": "object"} if schema in (None, {}) else schema)
         case None:
             raise missing(f"{name}.type")
         case other:

@@ -16,7 +16,7 @@ from headrace.broker.lines.parameters import read_sampling
 from headrace.broker.lines.prompts import read_messages, read_prompt
 from headrace.broker.lines.refused import Refused, invalid, missing, type_name
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
-from headrace.broker.lines.strict_json import MAX_LINE_BYTES, decode_object, too_long
+from headrace.broker.lines.strict_json import MAX_LINE_BYTES, decode_object, too_deep, too_long
 from headrace.broker.lines.tools import Tools, read_tools
 from headrace.broker.lines.unsupported import refuse_unsupported
 
@@ -42,7 +42,7 @@ def parse_line(
     except Refused as refused:
         return LineError(refused.code, refused.message, line=line, unreadable=True)
     try:
-        return _parse(fields, in_file)
+        return _parse_shallow(fields, in_file)
     except Refused as refused:
         return LineError(refused.code, refused.message, refused.param, _echo(fields), line)
 
@@ -52,7 +52,7 @@ def parse_body(endpoint: Endpoint, custom_id: str | None, body: Mapping[str, obj
     refuse_unsupported(endpoint, body)
     if endpoint == EMBEDDINGS:
         return parse_embedding(custom_id, _read_model(body.get("model")), body)
-    sampling = read_sampling(body)
+    sampling = read_sampling(body, is_chat=endpoint == CHAT)
     tools = read_tools(body) if endpoint == CHAT else None
     _refuse_both(sampling, tools)
     return ParsedRequest(
@@ -72,6 +72,14 @@ def _refuse_both(sampling: Sampling, tools: Tools | None) -> None:
         raise invalid(
             sampling.grammar.param, "cannot be combined with tools: leave one out, or set tool_choice to none"
         )
+
+
+def _parse_shallow(fields: Mapping[str, object], in_file: bool) -> ParsedRequest:
+    """What can just be decoded may be too deep to be written out again, as a schema is, or shown."""
+    try:
+        return _parse(fields, in_file)
+    except RecursionError:
+        raise too_deep() from None
 
 
 def _parse(fields: Mapping[str, object], in_file: bool) -> ParsedRequest:

@@ -20,10 +20,12 @@ MAX_LOGPROBS = 20
 MAX_ANSWERS = 128
 _MAX_TOKENS = 2**31 - 1
 _SEED_BITS = 64
+_LONGEST_ID = 20  # characters: Python takes no number of thousands of them
 
 
-def read_sampling(body: Mapping[str, object]) -> Sampling:
-    """The sampling parameters that `body` sets; `Refused` for the first one that is wrong.
+def read_sampling(body: Mapping[str, object], *, is_chat: bool) -> Sampling:
+    """The sampling parameters that `body`, of a chat or a completion, sets; `Refused` for the first one that
+    is wrong.
 
     `max_completion_tokens` is the newer name of `max_tokens` and wins over it. `top_k` -1 means off, like
     0. Negative seeds, which the OpenAI API allows, are taken modulo 2**64.
@@ -51,7 +53,7 @@ def read_sampling(body: Mapping[str, object]) -> Sampling:
         include_stop_str_in_output=read_boolean(body, "include_stop_str_in_output") or False,
         echo=read_boolean(body, "echo") or False,
         grammar=read_grammar(body),
-        logprobs=read_logprobs(body),
+        logprobs=read_logprobs(body, is_chat=is_chat),
         n=read_integer(body, "n", 1, MAX_ANSWERS),
         best_of=read_best_of(body),
         prompt_logprobs=read_integer(body, "prompt_logprobs", 0, MAX_LOGPROBS),
@@ -101,11 +103,11 @@ def read_stop(value: object) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def read_logprobs(body: Mapping[str, object]) -> int | None:
+def read_logprobs(body: Mapping[str, object], *, is_chat: bool) -> int | None:
     """How many of the likeliest tokens to tell beside each: `logprobs` is that number for completions; for
     chats it is a switch, and `top_logprobs` the number."""
     asked = body.get("logprobs")
-    if "messages" not in body:
+    if not is_chat:
         return None if asked is False else read_integer(body, "logprobs", 0, MAX_LOGPROBS)
     wanted = read_boolean(body, "logprobs") or False
     count = read_integer(body, "top_logprobs", 0, MAX_LOGPROBS)
@@ -164,7 +166,7 @@ def _bias(value: object) -> float:
 
 
 def _token_id(text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text[:20]) <= MAX_TOKEN_ID:
+    if len(text) <= _LONGEST_ID and text.isascii() and text.isdigit() and int(text) <= MAX_TOKEN_ID:
         return int(text)
     raise invalid("logit_bias", f"must have token ids for its names, not {shown(text)}")
 

@@ -28,12 +28,16 @@ def decode_object(raw: bytes) -> dict[str, object]:
     try:
         value = msgspec.json.decode(raw)
     except RecursionError:
-        raise Refused("invalid_json_line", "the line is nested too deeply") from None
+        raise too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused("invalid_json_line", _reason(raw, str(error))) from None
     if not isinstance(value, dict):
         raise Refused("invalid_json_line", f"the line must be a JSON object, not {type_name(value)}")
     return value
+
+
+def too_deep() -> Refused:
+    return Refused("invalid_json_line", "the line is nested too deeply")
 
 
 def too_long(max_bytes: int) -> Refused:

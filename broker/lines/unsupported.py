@@ -18,9 +18,15 @@ _COMMON: Neutral = {
     "stream_options": (),
     #
     "add_special_tokens": (True,),
+    "allowed_token_ids": (),
     "grammar": (),
+    "guided_whitespace_pattern": (),
     "length_penalty": (1,),
     "logits_processors": ([],),
+    "repetition_detection": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "structural_tag": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
@@ -41,6 +47,8 @@ _CHAT: Neutral = {
     "continue_final_message": (False,),
     "documents": ([],),
     "echo": (False,),
+    "include_reasoning": (True,),
+    "thinking_token_budget": (),
 }
 _COMPLETION: Neutral = {
     "suffix": ("",),
@@ -51,7 +59,10 @@ _COMPLETION: Neutral = {
 }
 _EMBEDDING: Neutral = {
     "add_special_tokens": (True,),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
     "messages": (),
+    "normalize": (),
     "truncate_prompt_tokens": (),
 }
 NEUTRAL: Mapping[str, Neutral] = {

@@ -16,6 +16,7 @@ from collections.abc import Container, Sequence
 from itertools import takewhile
 from typing import Final, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -66,6 +67,15 @@ def content_of(grammar: Grammar) -> Content:
     return grammar.kind, grammar.source, grammar.choices
 
 
+class Vocabulary(msgspec.Struct, frozen=True):
+    """What grammars are of. `tokenizer_json`: the tokenizer in the form of Hugging Face's `tokenizer.json`.
+    `size`: at least as many ids as it has and as a row has logits. `eos_ids`: at least one."""
+
+    tokenizer_json: str
+    size: int
+    eos_ids: list[int]
+
+
 class Guide:
     """The grammar of one request, and how far its output has come in it."""
 
@@ -97,16 +107,11 @@ class GuideMaker:
     `load`.
 
     A grammar is compiled once, and copied for each request; the last `MOST_KEPT` are kept, with those that
-    were refused. `compile` may run in any thread, all else is its owner's.
-
-    `tokenizer_json`: the tokenizer in the form of Hugging Face's `tokenizer.json`. `vocab_size`: at least as
-    many ids as it has and as a row has logits. `eos_ids`: at least one.
+    were refused. `compile` may run in any thread, all else is its owner's. The arguments: see `Vocabulary`.
     """
 
     def __init__(self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
-        self._source = tokenizer_json
-        self._vocab_size = vocab_size
-        self._eos_ids = sorted(eos_ids)
+        self.vocabulary = Vocabulary(tokenizer_json, vocab_size, sorted(eos_ids))
         self._loading = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
         self._kept: OrderedDict[Content, Compiled] = OrderedDict()
@@ -121,7 +126,8 @@ class GuideMaker:
 
     def _read_vocabulary(self) -> LLTokenizer:
         try:
-            return LLTokenizer(self._source, n_vocab=self._vocab_size, eos_token=self._eos_ids)
+            own = self.vocabulary
+            return LLTokenizer(own.tokenizer_json, n_vocab=own.size, eos_token=own.eos_ids)
         except ValueError as error:
             raise GrammarError(
                 f"this model's tokenizer is of a kind that grammars cannot use: {error}"
@@ -163,8 +169,8 @@ class GuideMaker:
         self.keep(grammar, compiled)
         if isinstance(compiled, GrammarError):
             raise GrammarError(str(compiled), compiled.part)
-        guide = Guide(compiled.deep_copy(), self._vocab_size, known)
-        guide.catch_up(self._eos_ids)
+        guide = Guide(compiled.deep_copy(), self.vocabulary.size, known)
+        guide.catch_up(self.vocabulary.eos_ids)
         if guide.matcher.is_error():
             raise GrammarError(_first_lines(guide.matcher.get_error()))
         return guide

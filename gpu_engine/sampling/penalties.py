@@ -9,6 +9,9 @@ import numpy as np
 from headrace.gpu_engine.sampling.filters import Row
 from headrace.gpu_engine.sampling.known import KnownTokens, Tally
 
+FINITE = np.finfo(np.float32)
+"""Penalties near zero would take logits beyond it."""
+
 
 class LogitBias:
     """Adds a number to the logits of chosen tokens (OpenAI API, `logit_bias`)."""
@@ -26,13 +29,15 @@ class RepetitionPenalty:
     the negative ones (Keskar et al. 2019, as in transformers and vLLM)."""
 
     def __init__(self, penalty: float, known: KnownTokens) -> None:
-        self._penalty = np.float32(penalty)
+        self._penalty = max(np.float32(penalty), FINITE.tiny)
         self._tally = Tally(known, 0)
 
     def __call__(self, logits: Row) -> None:
         seen, _ = self._tally.read()
         scores = logits[seen]
-        logits[seen] = np.where(scores < 0, scores * self._penalty, scores / self._penalty)
+        with np.errstate(over="ignore"):
+            scores = np.where(scores < 0, scores * self._penalty, scores / self._penalty)
+        logits[seen] = np.clip(scores, FINITE.min, FINITE.max)
 
 
 class OccurrencePenalties:

@@ -90,10 +90,8 @@ class Request:
         """How its output has ended by itself, if it has. An end token at the last allowed place is a stop; so
         is a token of `stop_token_ids`, whatever `ignore_eos` says."""
         produced = len(self.token_ids) - self.num_prompt_tokens
-        if produced:
-            last = self.token_ids[-1]
-            if (last in eos_ids and not self.params.ignore_eos) or last in self.params.stop_token_ids:
-                return "stop"
+        if produced and self.params.end_at(self.token_ids[-1], eos_ids):
+            return "stop"
         return "length" if produced >= self.max_output_tokens else None
 
     def start(self, block_ids: list[int], num_known_blocks: int, num_known_tokens: int) -> None:

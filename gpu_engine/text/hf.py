@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from jinja2 import TemplateError
@@ -19,6 +19,9 @@ from headrace.gpu_engine.text.chat import check_text, plain_messages
 from headrace.gpu_engine.text.contract import TextError
 from headrace.gpu_engine.text.detokenize import Decoder
 from headrace.gpu_engine.text.tools.formats import CallFormat, detect_format, knows_tools
+
+TURN_ENDS: Final = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
+"""With what models of our families end a turn; llama.cpp knows them by these names, too."""
 
 
 class HfTokenizer:
@@ -180,7 +183,8 @@ def load_hf_tokenizer(path: Path, call_format: CallFormat | None = None) -> HfTo
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(f"The tokenizer of {path} has no fast form; save it with a tokenizer.json first.")
-    return HfTokenizer(tokenizer, _read_eos_ids(path) if path.is_dir() else frozenset(), call_format)
+    eos_ids = _read_eos_ids(path) if path.is_dir() else _find_turn_ends(tokenizer)
+    return HfTokenizer(tokenizer, eos_ids, call_format)
 
 
 def _load_folder(folder: Path) -> Any:
@@ -199,6 +203,12 @@ def _read_eos_ids(folder: Path) -> frozenset[int]:
     often end a turn and a text with different ones. Raises ModelError."""
     files = (folder / name for name in ("generation_config.json", "config.json"))
     return frozenset(chain.from_iterable(_eos_ids_in(file) for file in files if file.is_file()))
+
+
+def _find_turn_ends(tokenizer: Any) -> frozenset[int]:
+    """A GGUF file names one end token, often that of a text: nobody tells of the one that ends a turn."""
+    added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
+    return frozenset(i for i, token in added.items() if token.special and token.content in TURN_ENDS)
 
 
 def _eos_ids_in(file: Path) -> Sequence[int]:

@@ -12,7 +12,7 @@ from msgspec import structs
 from headrace.broker.lines.request import LineError, ParsedRequest, Sampling
 from headrace.broker.message import Message
 from headrace.consumer.failures import BROKEN_BY_US
-from headrace.consumer.prepare import CHARACTERS_PER_TOKEN, MOST_SCORES, Prepared, Preparer
+from headrace.consumer.prepare import CHARACTERS_PER_TOKEN, MOST_SCORES, TOO_DEEP, Prepared, Preparer
 from headrace.gpu_engine.api import EmbedParams, Grammar, SamplingParams
 from headrace.gpu_engine.text.sim import SimTokenizer
 
@@ -209,6 +209,31 @@ async def test_a_request_that_trips_a_bug_fails_alone_and_is_still_known_by_its_
     reading = await preparer.read(completion("hello"), [])
     assert isinstance(reading.parsed, ParsedRequest)
     assert reading.prepared is BROKEN_BY_US
+
+
+async def test_what_is_nested_too_deeply_is_no_bug_of_ours(preparer: Preparer) -> None:
+    schema = b'{"type":"object","properties":' + b'{"a":' * 600 + b"1" + b"}" * 601
+    tools = b'[{"type":"function","function":{"name":"f","parameters":' + schema + b"}}]"
+    body = b'{"messages":[{"role":"user","content":"x"}],"tools":' + tools + b"}"
+    reading = await preparer.read(Message(body), [])
+    assert isinstance(reading.parsed, ParsedRequest)
+    assert reading.prepared == TOO_DEEP
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens", "replayed"),
+    [
+        ({"stop_token_ids": [66]}, [65, 66], "A"),
+        ({"stop_token_ids": [66], "include_stop_str_in_output": True}, [65, 66], "AB"),
+        ({"stop_token_ids": [65]}, [66, 67], "BC"),
+    ],
+)
+async def test_a_token_that_ended_an_answer_is_replayed_as_the_engine_shows_it(
+    preparer: Preparer, asked: dict[str, object], tokens: list[int], replayed: str
+) -> None:
+    prepared = (await preparer.read(completion("hi", **asked), [tokens])).prepared
+    assert isinstance(prepared, Prepared)
+    assert prepared.replayed == (replayed,)
 
 
 async def test_tokens_are_spelled_as_the_request_wants_texts(

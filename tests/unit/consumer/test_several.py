@@ -256,3 +256,16 @@ async def test_a_line_of_numbers_is_made_off_the_event_loop(
         assert body_of(await rig.settled())["choices"]
     [thread] = threads
     assert (thread is not threading.current_thread()) == off_the_loop
+
+
+async def test_the_token_that_ended_an_answer_is_no_text_of_it_for_whoever_takes_it_over() -> None:
+    async with Rig() as rig:
+        body = line(n=2, stop_token_ids=[66])
+        interrupted(rig, body, Delta(1, 0, (65, 66), "A"), Delta(1, 1, (120,), "x", 1))
+        rig.publish(delivery(body=body))
+        request = await rig.engine.get()
+        assert (request.output_ids, request.other_outputs) == ([65, 66], [[120]])
+        rig.engine.step(Output(id=request.id, finish_reason="stop"), output(request.id, 1, "y", "stop"))
+        choices = body_of(await rig.settled())["choices"]
+        assert [one["message"]["content"] for one in choices] == ["A", "xy"]
+        assert {number: one.text for number, one in rig.session.fold().answers.items()} == {0: "A", 1: "xy"}

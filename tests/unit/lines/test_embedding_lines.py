@@ -77,6 +77,9 @@ def test_on_a_queue_the_input_says_what_is_meant() -> None:
         ({"input": "a", "stop": "x", "seed": 1, "n": 2}, "invalid_request", "stop"),
         ({"input": "a", "dimensions": 0}, "invalid_request", "dimensions"),
         ({"input": "a", "truncate_prompt_tokens": 5}, "unsupported_parameter", "truncate_prompt_tokens"),
+        ({"input": "a", "normalize": False}, "unsupported_parameter", "normalize"),
+        ({"input": "a", "embed_dtype": "float16"}, "unsupported_parameter", "embed_dtype"),
+        ({"input": "a", "endianness": "big"}, "unsupported_parameter", "endianness"),
     ],
 )
 def test_what_is_wrong_is_refused_by_name(body: dict[str, object], code: str, param: str) -> None:

@@ -198,6 +198,14 @@ def test_a_negative_seed_and_a_negative_top_k_take_their_canonical_value() -> No
         ("reasoning_effort", "none", "high"),
         ("truncate_prompt_tokens", None, 5),
         ("echo", False, True),
+        ("allowed_token_ids", None, [5]),
+        ("return_token_ids", False, True),
+        ("return_tokens_as_token_ids", False, True),
+        ("guided_whitespace_pattern", None, " ?"),
+        ("structural_tag", None, "{}"),
+        ("repetition_detection", None, {"max_pattern_size": 3}),
+        ("thinking_token_budget", None, 10),
+        ("include_reasoning", True, False),
     ],
 )
 def test_a_parameter_that_is_not_honoured_is_refused_by_name(
@@ -207,6 +215,19 @@ def test_a_parameter_that_is_not_honoured_is_refused_by_name(
     error = refused(chat({name: asking}))
     assert (error.code, error.param) == ("unsupported_parameter", name)
     assert name in error.message
+
+
+def test_a_token_id_of_thousands_of_digits_is_refused_and_never_raises() -> None:
+    for name in ("0" * 5000 + "1", "9" * 5000, "0" * 20 + str(2**40)):
+        assert refused(chat({"logit_bias": {name: 1}})).param == "logit_bias"
+
+
+@pytest.mark.parametrize("field", [b'"guided_json":%b', b'"response_format":{"type":%b}'])
+def test_what_can_just_be_decoded_and_not_be_written_out_again_does_not_raise(field: bytes) -> None:
+    for depth in range(900, 1001):
+        nested = b'{"a":' * depth + b"1" + b"}" * depth
+        body = b'{"messages":[{"role":"user","content":"x"}],' + field % nested + b"}"
+        assert isinstance(parse_line(body, in_file=False), ParsedRequest | LineError)
 
 
 def test_a_bias_is_read_by_token_id_and_must_be_a_number_in_its_range() -> None:
@@ -404,6 +425,10 @@ def test_log_probabilities_that_make_no_sense_are_refused_by_name() -> None:
         assert refused(chat(asked)).param == param
     for value in (True, 21, -1, "5"):
         assert refused(completion({"logprobs": value})).param == "logprobs"
+
+
+def test_messages_that_are_null_do_not_make_a_completion_a_chat() -> None:
+    assert parsed(completion({"messages": None, "logprobs": 3})).sampling.logprobs == 3
 
 
 def test_completions_refuse_their_own_parameters() -> None:

@@ -67,6 +67,14 @@ def test_a_penalty_counts_tokens_as_they_come_as_if_it_had_known_them_from_the_s
             assert first.tolist() == second.tolist()
 
 
+@pytest.mark.parametrize("penalty", [1e-30, 1e-45, 1e-60])
+def test_a_penalty_near_zero_leaves_a_row_that_can_be_drawn_from(penalty: float) -> None:
+    stage = RepetitionPenalty(penalty, KnownTokens([3, 7], num_prompt=2))
+    logits = row_of(0, 1, 2, 9e9, -1, 0, 0, 0)
+    (choice,) = ShapedSampler().sample(logits[None], [Controls(stages=(stage,))], [GREEDY], [1])
+    assert (choice.token, choice.failure) == (3, None)
+
+
 def test_a_bias_is_added_to_its_tokens() -> None:
     logits = row_of(0, 1, 2)
     LogitBias({0: 3.0, 2: -100.0})(logits)

@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from gguf import GGUFWriter, TokenType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headrace.gpu_engine.models.errors import ModelError
@@ -215,6 +217,29 @@ def test_many_threads_may_encode_at_once(smollm: Tokenizer) -> None:
     texts = [f"text number {n} " * 50 for n in range(64)]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(smollm.encode, texts)) == [smollm.encode(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "of_text", "of_turn"),
+    [("phi3", "<|endoftext|>", "<|end|>"), ("gemma3", "<eos>", "<end_of_turn>")],
+)
+def test_the_end_of_a_turn_ends_answers_of_a_gguf_file_that_names_only_the_end_of_a_text(
+    tmp_path: Path, architecture: str, of_text: str, of_turn: str
+) -> None:
+    pieces = [*sorted(ByteLevel.alphabet()), "ab"]
+    writer = GGUFWriter(tmp_path / "model.gguf", architecture)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([*pieces, of_text, of_turn])
+    writer.add_token_merges(["a b"])
+    writer.add_token_types([TokenType.NORMAL] * len(pieces) + [TokenType.CONTROL] * 2)
+    writer.add_eos_token_id(len(pieces))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    tokenizer = load_tokenizer(str(tmp_path / "model.gguf"))
+    assert tokenizer.eos_ids == {*tokenizer.encode_piece(of_text + of_turn)}
 
 
 def test_a_missing_model_is_one_sentence_that_names_it(tmp_path: Path) -> None:
