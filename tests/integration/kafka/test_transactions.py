@@ -120,7 +120,12 @@ def test_one_that_a_successor_ended_is_not_called_committed(
 
     monkeypatch.setattr(manager, behind, step_and_fence)
     outcome = settle(transactions, topic, b"first")
-    assert settle(transactions, topic, b"last") is Outcome.COMMITTED
+    monkeypatch.undo()
+    outcomes = [settle(transactions, topic, b"last")]
+    while outcomes[-1] is Outcome.ANEW:  # by the producer that was fenced, behind what it did commit
+        assert len(outcomes) < 3
+        outcomes.append(settle(transactions, topic, b"last"))
+    assert outcomes[-1] is Outcome.COMMITTED
     transactions.discard()
     assert lines(kafka_url, topic) == ([b"first"] if outcome is Outcome.COMMITTED else []) + [b"last"]
 
