@@ -72,7 +72,8 @@ class Names:
         return f"{self.prefix}.consumers"
 
     def retries(self, pool: str = DEFAULT_POOL) -> str:
-        return f"{self.prefix}.retry.{pool}" if pool else f"{self.prefix}.retry"
+        key = f"{self.prefix}.retry.{pool}" if pool else f"{self.prefix}.retry"
+        return key if key != self.retry_messages else f"{key}.due"  # a pool may be called `messages`
 
     @property
     def retry_messages(self) -> str:

@@ -17,8 +17,7 @@ from headrace.broker.lines.output import chunk_line
 from headrace.broker.lines.tools import ToolCall
 from headrace.consumer.inflight import InFlight
 from headrace.consumer.outbox import Outbox
-from headrace.consumer.tools import calls_in, read_answer
-from headrace.gpu_engine.text.tools.calls import Reply
+from headrace.consumer.tools import AnswerReader, calls_in
 
 
 def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created: int) -> list[bytes]:
@@ -66,17 +65,28 @@ def _part(flight: InFlight, choice: int, written: int, fresh: str, *, from_the_s
     """What `fresh` text behind `written` characters of an answer brings, or all up to there."""
     if flight.call_format is None and not from_the_start:
         return _Part(written, fresh, 0, ())  # without a look at all of a long answer
-    text = flight.answers[choice].text[: written + len(fresh)]
-    before = Reply("", ()) if from_the_start else _seen(flight, text[:written])
-    now = _seen(flight, text)
-    offset, call_offset = len(before.text), len(before.calls)
-    return _Part(offset, now.text[offset:], call_offset, calls_in(now)[call_offset:])
+    if from_the_start:
+        reader, fresh = _anew(flight, choice), flight.answers[choice].text[: written + len(fresh)]
+    else:
+        reader = _read_so_far(flight, choice, written)
+    offset, call_offset = reader.num_shown, reader.num_calls
+    seen = reader.read(fresh)  # a call is seen when it is whole
+    return _Part(offset, seen.text, call_offset, calls_in(seen))
 
 
-def _seen(flight: InFlight, text: str) -> Reply:
-    """What a reader may see of an answer that has come so far: a call when it is whole."""
+def _anew(flight: InFlight, choice: int) -> AnswerReader:
     assert flight.parsed is not None
-    return read_answer(flight.parsed, flight.call_format, text, ended=False)
+    reader = flight.readers[choice] = AnswerReader(flight.parsed, flight.call_format)
+    return reader
+
+
+def _read_so_far(flight: InFlight, choice: int, written: int) -> AnswerReader:
+    """Its reader, behind the `written` characters."""
+    reader = flight.readers.get(choice)
+    if reader is None or reader.num_read != written:
+        reader = _anew(flight, choice)
+        reader.read(flight.answers[choice].text[:written])
+    return reader
 
 
 def _goes_on(outbox: Outbox) -> bool:

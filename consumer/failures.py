@@ -3,7 +3,8 @@
 | kind        | examples                                            | what happens                     |
 |-------------|-----------------------------------------------------|----------------------------------|
 | INVALID     | bad parameter, too long, model of nobody, blob gone,| fails at once, never retried     |
-|             | a result that is larger than the broker takes       |                                  |
+|             | a result, or a request that must go on elsewhere or |                                  |
+|             | later, that is larger than the broker takes         |                                  |
 | UNREADABLE  | bytes that are no message                           | dead letter with its reason      |
 | OVERDUE     | waited longer than it may, engine's own queue full  | fails at once, 429               |
 | STOPPED     | cancelled, deadline passed                          | ends with the text so far        |
@@ -143,6 +144,15 @@ def result_too_large() -> Failure:
         "log probabilities)"
     )
     return Failure(Kind.INVALID, RESULT_TOO_LARGE, message, BAD_REQUEST)
+
+
+def too_large_to_go() -> Failure:
+    """It stands where it was published by somebody who may write more than we can send on."""
+    message = (
+        "the request must go on elsewhere, or later, and is larger than the broker lets us send on: put its "
+        "body into the blob store"
+    )
+    return Failure(Kind.INVALID, "request_too_large", message, BAD_REQUEST)
 
 
 def nobody_serves(model: str, served: Sequence[str]) -> Failure:

@@ -33,6 +33,7 @@ from headrace.consumer.outbox import Outbox
 from headrace.consumer.past import Past
 from headrace.consumer.prepare import Prepared, prompt_param
 from headrace.consumer.suspicion import Suspicion
+from headrace.consumer.tools import AnswerReader
 from headrace.gpu_engine.api import EngineRequest, Output
 from headrace.gpu_engine.text.tools.formats import CallFormat
 
@@ -67,6 +68,7 @@ class InFlight:
         self.answers = Answers()
         self.past = Past(Fold(), self.body_hash)
         self.suspicion = Suspicion(Deaths(), doubtful=False)
+        self.readers: dict[int, AnswerReader] = {}  # of answers that go to a reply topic, by their numbers
         self.key: str | None = None  # its name in the engine, while it is there
         self._measures = Measures(now)
 
@@ -273,6 +275,17 @@ class InFlight:
         if self.ending is not None and isinstance(self.ending.terminal, Finished):
             self.ending = None
             self.fail(failure, now)
+
+    def fail_to_go(self, failure: Failure, now: float) -> None:
+        """It was to go on elsewhere, or later, and cannot: it fails instead. Where it was never opened, its
+        log is not ours to end, and it stays where it stands."""
+        if self.ending is None or self.ending.exit not in (Exit.RETRY, Exit.MOVE):
+            return
+        if self.outbox is None:
+            self.overrule(Ending(Exit.RELEASE, reason=failure.message))
+            return
+        self.ending = None
+        self.fail(failure, now)
 
     def end(self, ending: Ending) -> None:
         """Decides how it leaves; the first decision stands, see `overrule`."""

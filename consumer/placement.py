@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from headrace.broker.events import Finished
 from headrace.broker.message import Lane
 from headrace.consumer import failures
 from headrace.consumer.engine_process import EngineHandle
@@ -114,7 +115,8 @@ class Placement:
         self._on_change(flight)
 
     def receive(self, outputs: Sequence[Output]) -> int:
-        """Takes what a step brought; returns how many requests it finished."""
+        """Takes what a step brought; returns how many requests it brought to their own ends. One that was
+        cancelled, or refused, says nothing of the engine: it may die of all others."""
         finished, now = 0, self._clock()
         for output in outputs:
             flight = self._placed.get(output.id)
@@ -124,7 +126,7 @@ class Placement:
                 continue
             flight.received(output, now)
             if flight.phase is Phase.ENDING:
-                finished += 1
+                finished += isinstance(flight.terminal(), Finished)
                 self._end(flight)
             self._on_change(flight)
         if outputs:

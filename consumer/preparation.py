@@ -6,6 +6,7 @@ A body that killed its reader before is read alone, and the log says so first (`
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
@@ -72,17 +73,29 @@ class Preparation:
         return written
 
     async def _fetch(self) -> Message | None:
-        """With its body; None: that cannot be had, and its ending says so."""
+        """With its body; None: that cannot be had, and its ending says so, or it ended meanwhile."""
         flight, message = self._flight, self._flight.delivery.message
         if message.claim is None:
             return message
         try:
-            return await self._means.preparer.fetch(message)
+            return await self._fetch_unless_over(message)
         except BlobUnreachable as error:
             self._means.retries.put_off(flight, str(error))
         except BlobError as error:
             flight.fail(failures.body_gone(str(error)))
         return None
+
+    async def _fetch_unless_over(self, message: Message) -> Message | None:
+        """A store that is slow, or hangs, holds up nobody who is cancelled, expired, handed back or lost."""
+        fetching = asyncio.ensure_future(self._means.preparer.fetch(message))
+        over = asyncio.ensure_future(self._until(lambda: self._is_over))
+        try:
+            await asyncio.wait({fetching, over}, return_when=asyncio.FIRST_COMPLETED)
+            return fetching.result() if fetching.done() else None
+        finally:
+            fetching.cancel()
+            over.cancel()
+            await asyncio.gather(fetching, over, return_exceptions=True)
 
     async def _read_alone(self, message: Message) -> None:
         async with self._means.room.alone(lambda: self._is_over):

@@ -1,6 +1,7 @@
 """The last step of a request: it is settled as it ended, or with less, where the broker can never take that.
 
     its result ─► a failure that says so, without the text ─► without what the log lacks ─► without a line
+    to another pool, or later ─┘
 
 Each step down begins with a new fence, since the fate of what was refused is not asked for. So no request is
 refused for ever, by one consumer after the other, because of its size.
@@ -44,6 +45,7 @@ class Settling:
     def _fail_instead(self) -> None:
         self._with_text = False
         self._flight.fail_finished(failures.result_too_large(), self._means.clock())
+        self._flight.fail_to_go(failures.too_large_to_go(), self._means.clock())
 
     def _leave_out_the_rest(self) -> None:
         if self._flight.outbox is not None:

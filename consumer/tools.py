@@ -15,7 +15,7 @@ from typing import Any
 from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.lines.tools import Tool, ToolCall, Tools
 from headrace.gpu_engine.api import Grammar
-from headrace.gpu_engine.text.tools.calls import Reply, read_reply
+from headrace.gpu_engine.text.tools.calls import CallParser, Reply, reply_of
 from headrace.gpu_engine.text.tools.formats import CallFormat
 from headrace.gpu_engine.text.tools.grammar import call_grammar
 
@@ -46,16 +46,41 @@ def read_answer(
     parsed: ParsedRequest, call_format: CallFormat | None, text: str, *, ended: bool = True
 ) -> Reply:
     """What of `text` is text, and which calls are in it. `call_format`: None where there are no tools."""
-    tools = offered_tools(parsed)
-    if tools is None or call_format is None:
+    parser = _parser(parsed, call_format)
+    if parser is None:
         return Reply(text, ())
-    scanner = call_format.scanner({tool.name for tool in tools.offered})
-    return read_reply(scanner, text, most=None if tools.parallel else 1, ended=ended)
+    return reply_of(parser.feed(text) + (parser.end() if ended else []))
+
+
+class AnswerReader:
+    """Reads an answer as it grows, and finds what `read_answer` finds in all of it so far; a piece costs what
+    is new, however long the answer is. `num_read`: its characters that were read; `num_shown`, `num_calls`:
+    what is certain of them."""
+
+    def __init__(self, parsed: ParsedRequest, call_format: CallFormat | None) -> None:
+        self._parser = _parser(parsed, call_format)
+        self.num_read = self.num_shown = self.num_calls = 0
+
+    def read(self, text: str) -> Reply:
+        """What the next piece of it makes certain."""
+        reply = Reply(text, ()) if self._parser is None else reply_of(self._parser.feed(text))
+        self.num_read += len(text)
+        self.num_shown += len(reply.text)
+        self.num_calls += len(reply.calls)
+        return reply
 
 
 def calls_in(reply: Reply) -> list[ToolCall]:
     """In terms of lines."""
     return [ToolCall(call.name, call.arguments) for call in reply.calls]
+
+
+def _parser(parsed: ParsedRequest, call_format: CallFormat | None) -> CallParser | None:
+    tools = offered_tools(parsed)
+    if tools is None or call_format is None:
+        return None
+    scanner = call_format.scanner({tool.name for tool in tools.offered})
+    return CallParser(scanner, None if tools.parallel else 1)
 
 
 def _schema(tool: Tool) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ The line breaks and spaces with which models set off their calls are shown only 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -96,7 +96,11 @@ def read_reply(scanner: Scanner, text: str, *, most: int | None = None, ended: b
     """The answer `text`; of one that has not `ended`, what is certain of it: a later reading begins with
     it."""
     parser = CallParser(scanner, most)
-    items = parser.feed(text) + (parser.end() if ended else [])
+    return reply_of(parser.feed(text) + (parser.end() if ended else []))
+
+
+def reply_of(items: Sequence[Item]) -> Reply:
+    """Items of one answer, in their order."""
     shown = "".join(item for item in items if isinstance(item, str))
     return Reply(shown, tuple(item for item in items if isinstance(item, ToolCall)))
 

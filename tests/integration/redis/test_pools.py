@@ -148,3 +148,12 @@ async def test_a_retried_delivery_lapses_and_comes_back_in_its_pool(broker: Brok
     await asyncio.sleep(SHORT_MS / 1000 * 1.3)
     other = await broker.consume(LANES, SHORT_MS, pool=pool)
     assert (await take(other)).position == first.delivery.position
+
+
+async def test_a_pool_may_be_called_as_the_parked_messages_are(broker: Broker) -> None:
+    for pool, name in (("", "a"), ("messages", "b")):
+        await broker.publish([Message(BODY, name, Lane.BATCH, pool=pool)])
+        session = await broker.consume(LANES, LONG_MS, pool=pool)
+        owner = await run(session)
+        assert await session.settle(owner.delivery, owner.epoch, Retry(500, "busy"))  # both are parked
+    assert (await take(session)).ref.request_id == "b"

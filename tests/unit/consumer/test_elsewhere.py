@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from headrace.broker.blobs import BlobStore, check_in
-from headrace.broker.contract import Done, PassOn, Retry, Serves, Settlement
+from headrace.broker.contract import Done, PassOn, Release, Retry, Serves, Settlement
 from headrace.broker.errors import BrokerRefused
 from headrace.broker.events import Failed, Handed, Moved
 from headrace.broker.message import Claim, Delivery, Message
-from tests.unit.consumer.fakes import Rig, delivery, eventually, line, settings_for_tests
+from tests.unit.consumer.fakes import NOW_MS, Rig, delivery, eventually, line, settings_for_tests
 
 OTHER = line(model="other")
 
@@ -191,6 +192,39 @@ async def test_a_store_that_does_not_answer_makes_the_request_come_back_later(
         fold = rig.session.fold()
         assert fold.put_off is not None
         assert fold.put_off.reason.startswith("retry 1: ")
+
+
+@pytest.mark.parametrize("why", ["cancelled", "expired", "drained", "lost"])
+async def test_a_store_that_hangs_holds_up_nobody_whose_time_is_over(
+    why: str, store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = await check_in(Message(line(), "r1"), store)
+    begun, gate = threading.Event(), threading.Event()
+
+    def hangs(*args: object) -> bytes:
+        begun.set()
+        gate.wait(60)
+        return line()
+
+    monkeypatch.setattr(store, "_read", hangs)
+    async with Rig(settings_for_tests(grace_s=0.05), store=store) as rig:
+        try:
+            deadline_ms = NOW_MS + 200 if why == "expired" else None
+            rig.publish(delivery(body=b"", claim=message.claim, deadline_ms=deadline_ms))
+            await eventually(begun.is_set, "the fetch")
+            if why == "cancelled":
+                rig.session.cancel("r1")
+            elif why == "drained":
+                rig.drain.request()
+            elif why == "lost":
+                rig.session.lost = [rig.session.pulled["r1"]]
+            await rig.idle()
+        finally:
+            gate.set()
+        if why in ("cancelled", "expired"):
+            assert failed(await rig.settled()).code == why
+        elif why == "drained":
+            assert isinstance(await rig.settled(), Release)
 
 
 # --------------------------------------------------------------------------------------------- chunks

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.broker.contract import Append, Done, Settlement
-from headrace.broker.errors import TooLarge
+from headrace.broker.contract import Append, Done, Opened, PassOn, Release, Retry, Settlement
+from headrace.broker.errors import BrokerError, TooLarge
 from headrace.broker.events import Delta, Failed, Finished
 from headrace.broker.message import Delivery
 from headrace.gpu_engine.api import Output
-from tests.unit.consumer.fakes import Rig, delivery, eventually
+from tests.unit.consumer.fakes import Rig, delivery, eventually, line
 
 
 def limit_deltas(rig: Rig, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,3 +94,50 @@ async def test_a_stream_whose_events_the_broker_can_never_take_fails_while_it_ru
         rig.engine.give(small, 66, finish="length")
         await rig.settled("small")
         assert rig.session.fold("small").text == "BB"
+
+
+def take_nothing_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else's client wrote more than we can send: no other queue takes it."""
+    settle = rig.session.settle
+
+    async def bounded(one: Delivery, epoch: int, settlement: Settlement) -> bool:
+        if isinstance(settlement, PassOn | Retry):
+            raise TooLarge("a message is larger than the topic takes")
+        return await settle(one, epoch, settlement)
+
+    monkeypatch.setattr(rig.session, "settle", bounded)
+
+
+@pytest.mark.parametrize("registry_away", [False, True])
+async def test_one_that_is_too_large_to_go_elsewhere_or_later_fails_alone(
+    registry_away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig() as rig:
+        take_nothing_on(rig, monkeypatch)
+        rig.registry.enter("large", "other")
+        rig.registry.away = registry_away
+        rig.publish(delivery(body=line(model="other")))
+        await eventually(lambda: rig.session.fold().ended or rig.task.done())
+        assert not rig.task.done(), rig.task
+        terminal = rig.session.fold().terminal
+        assert isinstance(terminal, Failed)
+        assert terminal.code == "request_too_large"
+        await rig.idle()
+        assert rig.worker.counters.failed == 1
+
+
+async def test_one_that_cannot_be_read_nor_put_off_stays_where_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its log is not ours to end."""
+    async with Rig() as rig:
+        take_nothing_on(rig, monkeypatch)
+
+        async def reading(one: Delivery) -> Opened:
+            raise BrokerError("an event of an unknown kind")
+
+        monkeypatch.setattr(rig.session, "open", reading)
+        rig.publish(delivery())
+        await eventually(lambda: "r1" in rig.session.settled or rig.task.done())
+        assert not rig.task.done(), rig.task
+        assert isinstance(await rig.settled(), Release)

@@ -20,6 +20,7 @@ from headrace.consumer.prepare import Prepared, Preparer
 from headrace.consumer.results import result_line, settlement
 from headrace.gpu_engine.api import Output
 from headrace.gpu_engine.text.sim import SimTokenizer
+from headrace.gpu_engine.text.tools.calls import CallParser, Item
 from headrace.gpu_engine.text.tools.formats import HERMES, CallFormat
 from tests.unit.consumer.test_chunks import Topic, acknowledge, begin, publish
 
@@ -233,6 +234,25 @@ def test_a_stream_shows_text_at_once_and_a_call_when_it_is_whole() -> None:
     [call] = deltas[2].pop("tool_calls")
     assert (deltas[2], len(deltas)) == ({}, 3)
     assert (call["index"], call["function"]["name"]) == (0, "weather")
+
+
+def test_a_stream_with_tools_costs_what_is_new_however_long_the_answer_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is read in the event loop, beside the streams of others."""
+    looked_at, feed = 0, CallParser.feed
+
+    def counting(parser: CallParser, text: str) -> list[Item]:
+        nonlocal looked_at
+        looked_at += len(text)
+        return feed(parser, text)
+
+    monkeypatch.setattr(CallParser, "feed", counting)
+    topic = Topic()
+    flight = serve(topic, parsed())
+    for _ in range(200):
+        say(topic, flight, NOW)
+    assert looked_at <= 2 * 200 * len(NOW)
 
 
 pieces = st.lists(st.sampled_from(["Hm. ", OSLO, NOW, "<tool_call>", "{", "\n", "é"]), max_size=5)

@@ -278,3 +278,20 @@ async def test_a_suspect_that_is_cancelled_lets_the_others_in() -> None:
         rig.session.cancel("a")
         await eventually(lambda: engine.aborted == [request.id])
         await engine.get(2)
+
+
+async def test_requests_that_are_cancelled_between_its_deaths_do_not_clear_an_engine() -> None:
+    """Whoever waits for a sick engine gives up at last."""
+    watchdog = {"max_deaths": 3, "quarantine_after": 100, "poison_deaths": 100}
+    async with Rig(settings_for_tests(watchdog=watchdog), batch_size=8) as rig:
+        rig.publish(delivery("a"), delivery("b"))
+        for number in (1, 2, 3):
+            engine = await rig.next_engine(number)
+            await engine.get(2)
+            rig.publish(delivery(f"c{number}"))
+            await engine.get(3)
+            rig.session.cancel(f"c{number}")
+            await rig.settled(f"c{number}")
+            engine.die()
+        with pytest.raises(EngineSick):
+            await asyncio.wait_for(rig.task, 10)
