@@ -83,18 +83,26 @@ class Appender:
         while stating := logs & self._stating.keys():  # while one is waited for, another one may begin
             await self._stating[stating.pop()].wait()
         self._under_way.update(logs)
-        ends = {id(entry.tenure): entry.tenure.logs.end for entry in entries}
+        ends = [(entry.tenure.logs, entry.tenure.logs.end) for entry in entries]
+        for known, end in ends:
+            known.writing.append(end)
         try:
             answers = await self._send(records)
         except BaseException:
-            for entry in entries:
-                entry.tenure.doubt(entry.key, ends[id(entry.tenure)])
+            for entry, (_, end) in zip(entries, ends, strict=True):
+                entry.tenure.doubt(entry.key, end)
             raise
         finally:
             self._under_way -= Counter(logs)
+            for known, end in ends:
+                known.writing.remove(end)
         now_ms = local_ms()
         for entry, answer in zip(entries, answers, strict=False):
             entry.tenure.logs.append(entry.key, entry.event, answer.offset, entry.beside, now_ms)
+
+    def is_writing(self, tenure: Tenure, key: str) -> bool:
+        """Whether more may stand in that log than we know: the answers of one call come all at once."""
+        return self._under_way[id(tenure), key] > 0
 
     async def _send(self, records: Sequence[Record]) -> Sequence[Acknowledged]:
         loop = asyncio.get_running_loop()
@@ -138,13 +146,13 @@ class Appender:
             encode_event_record(tenure.topics.events, tenure.number, None, Fence(tenure.epoch))
             for tenure in due
         ]
-        ended = [tenure.logs.ended_header() for tenure in due]
-        for record, header in zip(records, ended, strict=True):
-            record.headers.extend([] if header is None else [header])
+        told = [tenure.logs.told() for tenure in due]
+        for record, headers in zip(records, told, strict=True):
+            record.headers.extend(headers)
         answers = await self._publisher.send(records)
-        for tenure, answer, header in zip(due, answers, ended, strict=True):
+        for tenure, answer, headers in zip(due, answers, told, strict=True):
             tenure.logs.fence(tenure.epoch, answer.offset)
-            if header is not None:
+            if headers:
                 tenure.logs.ended.told(answer.offset)
             tenure.fenced_ms = local_ms()
 

@@ -82,10 +82,15 @@ def encode_message(message: Message, names: Names, partition: int) -> Record:
     )
 
 
-def decode_record(record: ConsumerRecord, place: LogPlace, names: Names) -> Decoded | Undecodable:
-    """A record of a request topic, or of a delay topic, as a message of its lane and pool."""
+def decode_record(
+    record: ConsumerRecord, place: LogPlace, names: Names, most_bytes: int | None = None
+) -> Decoded | Undecodable:
+    """A record of a request topic, or of a delay topic, as a message of its lane and pool. `most_bytes`: of
+    one that we did not send ourselves."""
     if record.value is None:
         return Undecodable("the record has no value")
+    if most_bytes is not None and size_of(record) > most_bytes and POSITION not in dict(record.headers):
+        return Undecodable(f"{size_of(record)} bytes are more than the {most_bytes} allowed")
     sent = len(record.headers) - len(_ADDED.intersection(name for name, _ in record.headers))
     if sent > MOST:
         return Undecodable(f"{sent} headers are more than the {MOST} allowed")
@@ -171,9 +176,9 @@ def own_headers(headers: Headers) -> dict[str, str]:
     return readable_headers(sent_headers(headers))
 
 
-def size_of(record: Record) -> int:
-    """Bytes that a record takes in its topic, about."""
-    headers = sum(len(name.encode()) + len(value) + 10 for name, value in record.headers)
+def size_of(record: Record | ConsumerRecord) -> int:
+    """Bytes that a record takes in its topic, about, as we send it: not compressed."""
+    headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in record.headers)
     return len(record.value or b"") + len(record.key or b"") + headers + 100
 
 

@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 # Ended requests that are remembered; and records after which they are told anew.
@@ -38,7 +39,7 @@ class Ended:
     def hash_of(self, key: str) -> bytes | None:
         """What is known of the hash of its body: all, or the front part. None: it did not end lately."""
         known = self._here.get(key)
-        return self._before.get(_digest(key)) if known is None else known
+        return self._before.get(digest_of(key)) if known is None else known
 
     def remember(self, key: str, body_hash: bytes) -> None:
         remember(self._here, key, body_hash)
@@ -48,7 +49,7 @@ class Ended:
         have ended and are not remembered yet, since their records are not finished."""
         if self._told and end - self._told[-1] < TOLD_AFTER:
             return None
-        here = {_digest(key): body_hash[:_HASH] for key, body_hash in {**self._here, **ending}.items()}
+        here = {digest_of(key): body_hash[:_HASH] for key, body_hash in {**self._here, **ending}.items()}
         before = [(key, body_hash) for key, body_hash in self._before.items() if key not in here]
         known = [*before, *here.items()][-REMEMBERED:]
         self._before = {key: body_hash for key, body_hash in known if key not in here}
@@ -73,7 +74,7 @@ class Ended:
         return self._told[0] if len(self._told) == 2 else None
 
 
-def remember(known: OrderedDict[str, T], key: str, value: T) -> None:
+def remember(known: OrderedDict[K, T], key: K, value: T) -> None:
     """As the latest; the oldest ones are forgotten."""
     known[key] = value
     known.move_to_end(key)
@@ -81,5 +82,6 @@ def remember(known: OrderedDict[str, T], key: str, value: T) -> None:
         known.popitem(last=False)
 
 
-def _digest(key: str) -> bytes:
+def digest_of(key: str) -> bytes:
+    """How a key is told."""
     return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=_KEY).digest()

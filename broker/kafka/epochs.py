@@ -14,15 +14,15 @@ nothing for readers, with the fold beside it. A restore that finds such a statem
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from headrace.broker.events import Event, Fence, Moved, Started
 from headrace.broker.fold import Fold
 from headrace.broker.kafka.clients import ConsumerRecord
-from headrace.broker.kafka.departures import Departure, departure_of
-from headrace.broker.kafka.ended import Ended, remember
+from headrace.broker.kafka.departures import Departed, Departure, departure_of
+from headrace.broker.kafka.ended import Ended
 from headrace.broker.kafka.event_records import Closing, LogState, decode_event_record
 from headrace.broker.kafka.statements import decode_fold, stated_in
 
@@ -58,9 +58,10 @@ class PartitionLogs:
     highest: int = 0
     logs: dict[str, Log] = field(default_factory=dict)
     ended: Ended = field(default_factory=Ended)
-    departed: OrderedDict[str, Departure] = field(default_factory=OrderedDict)
+    departed: Departed = field(default_factory=Departed)
     _fences: deque[int] = field(default_factory=deque)  # offsets of those in force, ascending
     end: int = 0
+    writing: list[int] = field(default_factory=list)  # below which nothing stands of each append under way
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -74,6 +75,7 @@ class PartitionLogs:
         if entry.key is None:
             if entry.event.epoch >= self.epoch:
                 self.ended.read(record.headers, entry.offset)
+                self.departed.read(record.headers)
             self.fence(entry.event.epoch, entry.offset)
             return
         stated = stated_in(record.headers)
@@ -131,12 +133,15 @@ class PartitionLogs:
         if log is not None and log.fold.ended:
             self.ended.remember(key, log.body_hash)
         elif log is not None and log.departure is not None:
-            remember(self.departed, key, log.departure)
+            self.departed.remember(key, log.departure)
 
-    def ended_header(self) -> tuple[str, bytes] | None:
-        """See `Ended.header`."""
+    def told(self) -> list[tuple[str, bytes]]:
+        """Headers for a fence, by which the next owner knows late twins; none where it was told not long
+        ago."""
         ending = {key: log.body_hash for key, log in self.logs.items() if log.fold.ended}
-        return self.ended.header(self.end, ending)
+        going = {key: log.departure for key, log in self.logs.items() if log.departure is not None}
+        ended = self.ended.header(self.end, ending)
+        return [] if ended is None else [ended, self.departed.header(going)]
 
     def departure(self, key: str) -> Departure | None:
         """Whether and how the request went to another pool."""
@@ -159,7 +164,7 @@ class PartitionLogs:
 
     def restore_offset(self) -> int:
         """From where a successor must read. It only rises."""
-        needed = [log.since for log in self.logs.values() if log.since is not None]
+        needed = [log.since for log in self.logs.values() if log.since is not None] + self.writing
         needed.append(self.restore if self.ended.restore is None else self.ended.restore)
         first = min(needed)
         while len(self._fences) > 1 and self._fences[1] <= first:

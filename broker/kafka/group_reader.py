@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import kafka.errors as ke
 from kafka import KafkaConsumer
+from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from headrace.broker.kafka.clients import Clients, ConsumerRecord, ConsumerThread
@@ -18,9 +19,10 @@ from headrace.broker.kafka.leftovers import OPEN_S, Leftovers
 
 T = TypeVar("T")
 
+_LEVEL = "read_committed"  # only this one asks for stable offsets
 _STABLE_MS = int(OPEN_S * 1000)
 _POLL_MS = 50
-_READ_S = 30.0
+_READ_S = 30.0  # without a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,8 @@ class GroupReader:
         self.leftovers = Leftovers(clients)
 
     async def start(self) -> None:
-        # Only this level of isolation asks for stable offsets.
         self._thread = await self._clients.consumer(
-            group_id=self._group, isolation_level="read_committed", fetch_max_wait_ms=_POLL_MS
+            group_id=self._group, isolation_level=_LEVEL, fetch_max_wait_ms=_POLL_MS
         )
 
     async def close(self) -> None:
@@ -62,13 +63,11 @@ class GroupReader:
                 await self._end_open_transactions(partitions)
 
     async def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Of each partition."""
-
-        def ask(consumer: KafkaConsumer) -> dict[TopicPartition, Bounds]:
-            starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-            return {partition: Bounds(starts[partition], ends[partition]) for partition in partitions}
-
-        return await self._call(ask)
+        """Of each partition. Not by the consumer, which fails with a KeyError where it knows no leader of one
+        of them: at its first look at a topic, or while nodes come and go."""
+        starts = await self._clients.offsets(partitions, OffsetSpec.EARLIEST, _LEVEL)
+        ends = await self._clients.offsets(partitions, OffsetSpec.LATEST, _LEVEL)
+        return {partition: Bounds(starts[partition], ends[partition]) for partition in partitions}
 
     async def read(
         self, stretches: Mapping[TopicPartition, Bounds]
@@ -125,8 +124,11 @@ def _read(
     while left:
         if time.monotonic() > deadline:
             raise ke.KafkaTimeoutError(f"reading {sorted(left)} takes too long")
-        for partition, records in consumer.poll(timeout_ms=_POLL_MS, max_records=5_000).items():
+        polled = consumer.poll(timeout_ms=_POLL_MS, max_records=5_000)
+        for partition, records in polled.items():
             read[partition] += [record for record in records if record.offset < stretches[partition].end]
+        if polled:  # a long stretch takes its time: begun anew, it would take as long again
+            deadline = time.monotonic() + _READ_S
         done = {partition for partition in left if consumer.position(partition) >= stretches[partition].end}
         consumer.pause(*done)
         left -= done

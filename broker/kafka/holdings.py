@@ -173,7 +173,7 @@ class Holdings:
 
     def records(self, records: Records) -> None:
         for partition, fetched in records.items():
-            tenure = self.tenures.get(partition) or self.delays.get(partition)
+            tenure = self._holder(partition)
             if tenure is not None:
                 tenure.fetched(fetched)
             if isinstance(tenure, DelayTenure):
@@ -250,15 +250,21 @@ class Holdings:
     # ----------------------------------------------------------------------------------------- giving up
 
     async def _let_go(self, partitions: frozenset[TopicPartition], release: Callable[[], None]) -> None:
+        """A last word may take longer than the membership lasts. What has come back to this session by then
+        is another time with the partition, and stays."""
         tenures = [self.tenures[partition] for partition in partitions if partition in self.tenures]
+        ending = [(partition, self._holder(partition)) for partition in partitions]
         try:
             await self._parts.let_go(tenures)
         except BrokerError as error:
             logger.warning("partitions were given up without a last word: %s", error)
         finally:
-            self._drop(partitions)
+            self._drop([partition for partition, one in ending if self._holder(partition) is one])
             release()
             self.notify()
+
+    def _holder(self, partition: TopicPartition) -> Tenure | DelayTenure | None:
+        return self.tenures.get(partition) or self.delays.get(partition)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:

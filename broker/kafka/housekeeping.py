@@ -42,6 +42,7 @@ class Housekeeping:
         self._at, self._holdings, self._appender = connection, holdings, appender
         self._settlements, self._settler = settlements, settler
         self._trimmed: dict[TopicPartition, int] = {}
+        self._restores: dict[TopicPartition, int] = {}  # offsets, as they were last committed for their sake
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -69,6 +70,7 @@ class Housekeeping:
                 await self._appender.state_anew(tenures)
                 await self._hand_on(tenures)
                 if tick % _TRIM_EVERY == 0:
+                    self._commit_restores(tenures)
                     await self._trim()
             except BrokerError as error:
                 logger.debug("keeping the logs is repeated later: %s", error)
@@ -81,6 +83,15 @@ class Housekeeping:
                 self._holdings.lose(delivery)
                 await self._settlements.hand_on(tenure, delivery)
                 self._holdings.notify()
+
+    def _commit_restores(self, tenures: Sequence[Tenure]) -> None:
+        """Fences go on where nothing is settled, and no settlement tells the group from where on they need
+        to be read: the next owner would read those of days."""
+        for tenure in tenures:
+            restore = tenure.commit().restore
+            if restore > self._restores.get(tenure.partition, tenure.committed.restore):
+                self._settler.put(Item(tenure, None, []))
+                self._restores[tenure.partition] = restore
 
     async def _trim(self) -> None:
         """Below the commit nobody reads any more."""

@@ -88,7 +88,7 @@ class DeadLetters:
         if record is None:
             return None
         headers = dict(record.headers)
-        origin = parse_position(self._at.names, headers.get(ORIGIN, b"").decode(errors="replace"))
+        origin = parse_position(self._at.names, (headers.get(ORIGIN) or b"").decode(errors="replace"))
         if origin is None:
             raise BrokerError(f"{position} cannot be replayed: it does not say which lane it came from")
         value = None if NO_VALUE in headers else record.value

@@ -39,7 +39,7 @@ class Opening:
         if tenure.moved_away(delivery):
             await self._settlements.complete_move(tenure, delivery)
             return OpenOutcome.LOST, 0
-        outcome = tenure.judge(delivery)
+        outcome = await self._judge(tenure, delivery)
         if outcome is not OpenOutcome.RUN:
             return outcome, 0
         epoch = await self._epoch(tenure, delivery)
@@ -56,6 +56,13 @@ class Opening:
         tenure.log(delivery)
         return outcome, epoch
 
+    async def _judge(self, tenure: Tenure, delivery: Delivery) -> OpenOutcome:
+        outcome = tenure.judge(delivery)
+        if outcome is not OpenOutcome.TWIN:
+            return outcome
+        await self._settlements.runner_under_way(tenure, delivery)
+        return tenure.judge(delivery) if tenure.holds(delivery) else OpenOutcome.LOST
+
     async def _epoch(self, tenure: Tenure, delivery: Delivery) -> int | None:
         """The first time it is that of the partition: the fence already stands.
 
@@ -70,7 +77,7 @@ class Opening:
         epoch = tenure.top_epoch
         if not await self._settlements.confirm(tenure):
             return None
-        doubtful = tenure.in_doubt(key)
+        doubtful = tenure.in_doubt(key) or self._appender.is_writing(tenure, key)
         if run is not None:
             run.doubtful = True  # until all of it went well
         await self._appender.append([Entry(tenure, key, Fence(epoch))])

@@ -68,9 +68,10 @@ class Restorer:
         owner: OwnerThread,
         names: Names,
         transactional_id: str,
+        most_bytes: int,
     ) -> None:
         self._reader, self._publisher, self._owner = reader, publisher, owner
-        self._names, self._transactional_id = names, transactional_id
+        self._names, self._transactional_id, self._most_bytes = names, transactional_id, most_bytes
 
     async def restore(
         self,
@@ -212,6 +213,7 @@ class Restorer:
             taking.end,
             member,
             local_ms(),
+            most_bytes=self._most_bytes,
         )
         tenure.tidy()
         return tenure

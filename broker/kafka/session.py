@@ -121,7 +121,8 @@ class KafkaSession:
         )
         owner = owner_options(at, topics, self._pool, self._lease_ms)
         self._owner = OwnerThread(owner, self._holdings, loop)
-        restorer = Restorer(self._reader, at.publisher, self._owner, at.names, self._transactional_id)
+        name, most_bytes = self._transactional_id, at.settings.max_taken_bytes
+        restorer = Restorer(self._reader, at.publisher, self._owner, at.names, name, most_bytes)
         self._holdings.attach(self._owner, restorer)
         self._settler = Settler(self._settler_parts())
         self._settlements = Settlements(at, self._appender, self._settler)
@@ -209,7 +210,12 @@ class KafkaSession:
                 key = log_key(item.delivery.ref)
                 entries += [Entry(tenure, key, event) for event in item.events]
                 chunks += await self._chunks(item)
-        await self._appender.append(entries, chunks)
+        try:
+            await self._appender.append(entries, chunks)
+        except BrokerUnavailable:
+            if chunks:
+                self._at.topics.doubt({chunk.topic for chunk in chunks})
+            raise
         return answers
 
     async def _chunks(self, item: Append) -> list[Record]:
@@ -329,5 +335,6 @@ class KafkaSession:
             committed=self._reader.committed,
             publish=at.publisher.send,
             fatal=self._holdings.failed,
+            topics_again=at.topics.again,
             exactly_once=at.settings.results == "exactly_once",
         )

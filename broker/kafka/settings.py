@@ -103,6 +103,12 @@ class KafkaSettings:
         gets on its way, or with a short line beside its own headers. Topics take more than that."""
         return self.max_message_bytes + _ADDED_BYTES
 
+    @property
+    def max_taken_bytes(self) -> int:
+        """The largest record that we take. Others may write more: a topic counts compressed bytes. What we
+        could not send on must not begin: it could not wait, nor go to another pool."""
+        return self.max_message_bytes + _ADDED_BYTES // 2
+
     def delay_for(self, ms: int) -> Delay:
         """The shortest delay that is long enough, or the longest there is."""
         return next((delay for delay in self.delays if delay.ms >= ms), self.delays[-1])

@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import kafka.errors as ke
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -35,6 +35,8 @@ from headrace.broker.kafka.owner_thread import Membership
 from headrace.broker.kafka.transactions import Outcome, Transactions, Untakeable
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _MOST_ITEMS = 2_000  # in one transaction
 _REJOIN_S = 0.01
@@ -81,7 +83,7 @@ class SettlerParts:
 
     `membership`: the snapshot in force. `committed`: reads what the group holds, once no transaction is open.
     `publish`: an acknowledged plain publish, for result lines that need not be exactly once. `fatal`: is told
-    of what ends the session.
+    of what ends the session. `topics_again`: makes those anew that were deleted; answers why not, of others.
     """
 
     transactions: Transactions
@@ -91,6 +93,7 @@ class SettlerParts:
     committed: Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, Committed]]]
     publish: Callable[[Sequence[Record]], Awaitable[object]]
     fatal: Callable[[BrokerRefused], None]
+    topics_again: Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
     exactly_once: bool = True
 
 
@@ -121,25 +124,29 @@ class Settler:
         if known is None:
             known = item
             self.put(item)
-        done, _ = await asyncio.wait({known.done}, timeout=_PATIENCE_S)
-        if not done:
+        return await self.patiently(known.done)
+
+    async def patiently(self, done: asyncio.Future[T]) -> T:
+        """Its result. Raises BrokerUnavailable where that takes too long; it goes on all the same."""
+        if not (await asyncio.wait({done}, timeout=_PATIENCE_S))[0]:
             raise BrokerUnavailable(
                 f"{self._parts.servers} did not settle in time; is it running, and in reach?"
             )
-        return known.done.result()
+        return done.result()
 
     def under_way(self, tenure: Settled, offset: int) -> Item | None:
         """The settlement of a record that goes on, whether its caller waits for it or not."""
         return self._waiting.get((id(tenure), offset))
 
-    def put(self, item: Item) -> None:
-        """The same, for who does not wait."""
+    def put(self, item: Item) -> asyncio.Future[bool]:
+        """The same, for who does not wait, or for ever."""
         if item.offset is not None:
             self._waiting[id(item.tenure), item.offset] = item
         self._queue.append(item)
         self._under_way.add(item.done)
         item.done.add_done_callback(self._under_way.discard)
         self._woken.set()
+        return item.done
 
     async def flushed(self, timeout_s: float) -> None:
         """Returns once all that is under way now is done, or after the time."""
@@ -208,6 +215,21 @@ class Settler:
                 return
             if outcome is Outcome.OUTDATED:
                 await asyncio.sleep(_REJOIN_S)
+            elif outcome is Outcome.ANEW:
+                await self._look_at_topics(batch)
+
+    async def _look_at_topics(self, batch: Sequence[Item]) -> None:
+        """A topic that its reader deleted would keep all others of the batch from being settled for ever."""
+        topics = dict.fromkeys(record.topic for item in batch for record in item.records)
+        try:
+            refused = await self._parts.topics_again(list(topics))
+        except BrokerError as error:
+            logger.debug("topics are looked at later: %s", error)
+            return
+        for item in batch:
+            for record in item.records:
+                if record.topic in refused and not item.done.done():
+                    self._fail(item, BrokerError(refused[record.topic]))
 
     async def _attempt(
         self, batch: Sequence[Item], commits: Mapping[TopicPartition, Committed], membership: Membership

@@ -74,7 +74,19 @@ class Settlements:
     async def under_way(self, tenure: Tenure, delivery: Delivery) -> bool | None:
         """Waits for the settlement of its record that was begun before, and answers as that one does. None:
         there is none, or what it was to emit can never be."""
-        begun = self._settler.under_way(tenure, claim_of(delivery).offset)
+        return await self._under_way(tenure, claim_of(delivery))
+
+    async def runner_under_way(self, tenure: Tenure, delivery: Delivery) -> None:
+        """Waits likewise for the settlement of the one that runs its request: if that is put off, this may be
+        the very copy, which came back before the answer of the transaction that sent it."""
+        run = tenure.run_of(delivery)
+        if run is not None and run.claim is not None:
+            await self._under_way(tenure, run.claim)
+
+    async def _under_way(self, tenure: Tenure, claim: Claim) -> bool | None:
+        if tenure.progress.finished(claim.offset):  # who waited for it hears of that in a moment
+            return True
+        begun = self._settler.under_way(tenure, claim.offset)
         if begun is None:
             return None
         try:
@@ -99,18 +111,19 @@ class Settlements:
         self._burying.add(burying)  # they were taken: it goes on where its caller is cancelled
         burying.add_done_callback(self._burying.discard)
         burying.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.shield(burying)
+        await self._settler.patiently(burying)
 
     async def _bury(self, tenure: Tenure, bad: Bad) -> None:
-        """Foreign clients may write more than we can send on: of that, only the letter's head is kept."""
+        """Foreign clients may write more than we can send on: of that, only the letter's head is kept. It has
+        no caller that would come back to it, so it is waited for, however long that takes."""
         letter = self._letter_of(tenure, bad)
         try:
-            await self._settler.add(Item(tenure, bad.record.offset, [letter]))
-        except (BrokerUnavailable, BrokerRefused):
+            await self._settler.put(Item(tenure, bad.record.offset, [letter]))
+        except BrokerRefused:
             raise
         except BrokerError as error:
             logger.error("the bytes of %s are lost: %s", tenure.position(bad.record.offset), error)
-            await self._settler.add(Item(tenure, bad.record.offset, [_head(letter)]))
+            await self._settler.put(Item(tenure, bad.record.offset, [_head(letter)]))
 
     def _letter_of(self, tenure: Tenure, bad: Bad) -> Record:
         origin = tenure.position(bad.record.offset)

@@ -70,6 +70,7 @@ class Tenure:
     `epoch` is that of the partition's fence; `top_epoch` the highest that this owner committed (a second
     `open` takes a new one for its request alone). `known_end`: how far requests are known to stand. `member`:
     the membership under which it was assigned. `leaving`: nothing more begins. `gone`: it is over.
+    `most_bytes`: of a record that is taken.
     A zombie has a tenure too: it cannot know that another one has begun.
     """
 
@@ -85,6 +86,7 @@ class Tenure:
     top_epoch: int = 0
     leaving: bool = False
     gone: bool = False
+    most_bytes: int | None = None
     held: dict[int, Delivery] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     progress: Progress = field(init=False)
@@ -198,7 +200,7 @@ class Tenure:
 
     def _decoded_head(self, record: ConsumerRecord) -> Decoded | Undecodable:
         if self._known_head is None or self._known_head[0] is not record:
-            self._known_head = record, decode_record(record, self.place, self.names)
+            self._known_head = record, decode_record(record, self.place, self.names, self.most_bytes)
         return self._known_head[1]
 
     def _drop(self, record: ConsumerRecord) -> None:
@@ -235,7 +237,7 @@ class Tenure:
             return OpenOutcome.ENDED
         if self._is_elsewhere(delivery):
             return OpenOutcome.TWIN
-        if run is not None and run.claim is not None and not self._has_left(key, run.claim):
+        if run is not None and run.claim is not None and self._may_run(key, run.claim):
             return OpenOutcome.RUN if run.claim is delivery.handle else OpenOutcome.TWIN
         started = None if log is None else log.fold.started
         if started is None or started.delivery == delivery.position:
@@ -253,6 +255,10 @@ class Tenure:
     def _is_elsewhere(self, delivery: Delivery) -> bool:
         """Whether the request went to another pool, and this is not the record with which it came back."""
         return self._has_left(log_key(delivery.ref), claim_of(delivery))
+
+    def _may_run(self, key: str, claim: Claim) -> bool:
+        """Whether a request that this record runs is still in its hands."""
+        return not self._has_left(key, claim) and not self.progress.finished(claim.offset)
 
     def _has_left(self, key: str, claim: Claim) -> bool:
         departure = self.logs.departure(key)

@@ -116,6 +116,26 @@ class Topics:
             raise ReplyNotAllowed(f"the reply topic {topic[:200]!r} is not allowed; {self._names.reply_rule}")
         await self._plain_topics([TopicPlan(topic, 1, self._dropped_after(self._settings.reply_ms))])
 
+    def doubt(self, topics: Iterable[str]) -> None:
+        """Something could not be written to these, which may have been deleted: they are looked at again, and
+        made again, before their next use."""
+        self._plain.difference_update(topics)
+
+    async def again(self, topics: Iterable[str]) -> dict[str, str]:
+        """Makes those of them anew that were deleted; answers why, for each that cannot be had any more."""
+        shared = {self._names.results, self._names.dead_letters}
+        wanted = [name for name in topics if name in shared or self._names.reply_allowed(name)]
+        there = await self._maker.there(wanted) if wanted else {}
+        refused = {}
+        for name in wanted:
+            if name not in there:
+                self.doubt([name])
+                try:
+                    await (self.shared() if name in shared else self.reply(name))
+                except BrokerRefused as error:
+                    refused[name] = str(error)
+        return refused
+
     async def _plain_topics(self, plans: Sequence[TopicPlan]) -> None:
         if all(plan.name in self._plain for plan in plans):
             return

@@ -33,8 +33,14 @@ async def fleet(kafka_url: str, prefix: str) -> AsyncIterator[Fleet]:
     await made.close()
 
 
-def raw(kafka_url: str, topic: str, value: bytes, headers: list[tuple[str, bytes]]) -> None:
-    producer = KafkaProducer(bootstrap_servers=kafka_url.removeprefix("kafka://"))
+def raw(
+    kafka_url: str, topic: str, value: bytes, headers: list[tuple[str, bytes]], compression: str | None = None
+) -> None:
+    producer = KafkaProducer(
+        bootstrap_servers=kafka_url.removeprefix("kafka://"),
+        compression_type=compression,
+        max_request_size=1 << 30,
+    )
     try:
         producer.send(topic, value, headers=headers, partition=0).get(timeout=10)
     finally:
@@ -51,6 +57,21 @@ async def test_a_large_record_that_is_no_message_stops_no_pull(
     await publish(fleet.broker, Message(BODY, "good"))
     (delivery,) = await deliveries(session, 1)
     assert delivery.ref.request_id == "good"
+
+
+async def test_one_that_came_compressed_and_could_not_be_sent_on_is_not_begun(
+    kafka_url: str, prefix: str, fleet: Fleet
+) -> None:
+    """It could not be put off: one worker after the other would end of that."""
+    session = await fleet.consume()
+    topic = f"{prefix}.requests.standard"
+    await asyncio.to_thread(raw, kafka_url, topic, b"x" * (4 * MOST), [("request-id", b"large")], "gzip")
+    await publish(fleet.broker, Message(BODY, "good"))
+    for delivery in await deliveries(session, 1):
+        writer = await Writer.open(session, delivery)
+        assert await session.settle(delivery, writer.epoch, Retry(1, "busy"))
+    (letter,) = await fleet.broker.dead_letters()
+    assert "more than" in letter.reason
 
 
 async def test_one_with_as_many_headers_as_are_allowed_comes_back_from_a_retry(fleet: Fleet) -> None:

@@ -101,11 +101,14 @@ class Transactions:
 
 
 class Rig:
-    """`stalled`: no transaction begins (the session is on its way back into its group)."""
+    """`stalled`: no transaction begins (the session is on its way back into its group). `known`: what the
+    group holds can be read."""
 
     def __init__(self) -> None:
         self.publisher, self.transactions = Publisher(), Transactions()
         self.stalled = False
+        self.known = asyncio.Event()
+        self.known.set()
         names = Names("x")
         fence = encode_event_record(TOPICS.events, 0, None, Fence(EPOCH))
         self.publisher.events.append(stored(fence, 0))
@@ -130,6 +133,7 @@ class Rig:
                 committed=self._committed,
                 publish=self.publisher.send,
                 fatal=lambda error: None,
+                topics_again=self.again,
             )
         )
         self.appender = Appender(cast(Any, self.publisher), 1 << 20)
@@ -155,10 +159,17 @@ class Rig:
 
     async def reply(self, topic: str) -> None: ...
 
+    async def again(self, topics: Sequence[str]) -> dict[str, str]:
+        return {}
+
+    async def changed(self, timeout_s: float) -> None:
+        await asyncio.sleep(timeout_s)
+
     async def read(self, stretches: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, list[Any]]:
         return {p: self.publisher.events[s.start : s.end] for p, s in stretches.items()}
 
     async def _committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
+        await self.known.wait()
         return {p: self.transactions.held[p] for p in partitions if p in self.transactions.held}
 
     # ------------------------------------------------------------------------------- what tests look at

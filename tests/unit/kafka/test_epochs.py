@@ -77,14 +77,11 @@ class Owner:
 
     def repeat_fence(self) -> int:
         """Its offset."""
-        record, header = (
-            encode_event_record("events", 0, None, Fence(self.epoch)),
-            self.logs.ended_header(),
-        )
-        record.headers.extend([] if header is None else [header])
+        record, told = encode_event_record("events", 0, None, Fence(self.epoch)), self.logs.told()
+        record.headers.extend(told)
         offset = self.partition.store(record)
         self.logs.fence(self.epoch, offset)
-        if header is not None:
+        if told:
             self.logs.ended.told(offset)
         return offset
 
@@ -154,7 +151,7 @@ def test_what_has_ended_does_not_hold_the_restore_offset_back() -> None:
     told = []
     for turn in "stu":
         told.append(owner.repeat_fence())
-        assert owner.logs.ended_header() is None
+        assert owner.logs.told() == []
         for i in range(ended.TOLD_AFTER):
             owner.append(f"{turn}{i}", started(1))
             owner.append(f"{turn}{i}", Finished(1, "stop"))

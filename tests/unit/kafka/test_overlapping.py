@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import kafka.errors as ke
 import pytest
 
 from headrace.broker.contract import OpenOutcome, Release, Retry
 from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.kafka import settle
-from headrace.broker.kafka.transactions import Outcome
+from headrace.broker.kafka.transactions import Outcome, Untakeable
 from tests.unit.kafka.records import request
 from tests.unit.kafka.rig import Rig
-from tests.unit.kafka.rig_steps import begin, cancel_after, done, finish_all, settled
+from tests.unit.kafka.rig_steps import begin, cancel_after, done, finish_all, settled, until
 
 
 async def test_a_retry_whose_caller_gave_up_is_run_again_when_it_comes_back() -> None:
@@ -136,3 +137,71 @@ async def test_one_that_has_ended_is_not_put_off(monkeypatch: Any) -> None:
         for record in rig.delayed():
             await finish_all(rig, rig.take(rig.copy(record, 1)))
         assert [r.value for r in rig.transactions.emitted if r.topic == "x.reply.me"] == [b"line"]
+
+
+async def test_what_cannot_be_buried_whole_is_buried_though_that_took_long(monkeypatch: Any) -> None:
+    """Else nobody would ever finish its record, and the partition would stop a window further on."""
+    monkeypatch.setattr(settle, "_PATIENCE_S", 0.05)
+    async with Rig() as rig:
+        rig.tenure.fetched([request(0, "a", b"large", deadline=b"soon")])
+        found = [(rig.tenure, bad) for bad in rig.tenure.take_bad()]
+        commit = rig.transactions.commit
+
+        def refuse(records: Any, offsets: Any, membership: Any) -> Outcome:
+            for record in records:
+                if record.value == b"large":
+                    raise Untakeable(record, ke.MessageSizeTooLargeError())
+            return commit(records, offsets, membership)
+
+        rig.transactions.commit = refuse  # type: ignore[method-assign]
+        rig.stalled = True
+        with pytest.raises(BrokerUnavailable):
+            await rig.settlements.bury(found)
+        rig.stalled = False
+        await until(lambda: rig.tenure.progress.finished(0))
+        assert [record.topic for record in rig.transactions.emitted] == ["x.dlq"]
+
+
+async def test_a_retry_that_comes_back_before_its_own_fate_is_known_is_run() -> None:
+    """Its transaction has landed, its answer was lost with a coordinator, and somebody forwards the copy."""
+    async with Rig() as rig:
+        (delivery,) = rig.take(request(0, "a"))
+        epoch = await begin(rig, delivery)
+        rig.transactions.outcomes = [Outcome.UNKNOWN]
+        rig.known.clear()
+        settling = asyncio.create_task(rig.session.settle(delivery, epoch, Retry(1, "busy")))
+        await until(lambda: bool(rig.delayed()))
+        (copy,) = rig.take(rig.copy(rig.delayed()[0], 1))
+        finishing = asyncio.create_task(finish_all(rig, [copy]))
+        await asyncio.sleep(0.03)
+        rig.known.set()
+        assert await settling
+        await finishing
+        assert (rig.readers(copy).ended, rig.lines()) == (True, [b"line"])
+
+
+async def test_what_was_settled_a_moment_ago_is_known_before_its_caller_hears_of_it() -> None:
+    """It heard in the next turn of the loop; who asked in this one emitted a second line, or was a twin."""
+    async with Rig() as rig:
+        ended, delayed = rig.take(request(0, "a"), request(1, "b"))
+        epochs = [await begin(rig, one) for one in (ended, delayed)]
+        commit, said = rig.settler._commit, list[object]()
+
+        def ask_at_once(batch: Any) -> None:
+            commit(batch)
+            if rig.delayed():
+                said.append(rig.tenure.judge(rig.take(rig.copy(rig.delayed()[0], 2))[0]))
+            else:
+                said.append(at_once(rig.session.open(ended)).outcome)
+
+        rig.settler._commit = ask_at_once  # type: ignore[method-assign]
+        assert await rig.session.settle(ended, epochs[0], done(epochs[0]))
+        assert await rig.session.settle(delayed, epochs[1], Retry(1, "busy"))
+        assert said == [OpenOutcome.LOST, OpenOutcome.RUN]
+
+
+def at_once(call: Any) -> Any:
+    """The result of a coroutine that has nothing to wait for."""
+    with pytest.raises(StopIteration) as result:
+        call.send(None)
+    return result.value.value

@@ -78,6 +78,9 @@ class Cluster:
     async def publish(self, records: Sequence[Record]) -> None:
         self.published += records
 
+    async def again(self, topics: Sequence[str]) -> dict[str, str]:
+        return {topic: "it was deleted" for topic in topics if topic == "deleted"}
+
 
 @asynccontextmanager
 async def settler_of(cluster: Cluster, exactly_once: bool = True) -> AsyncIterator[Settler]:
@@ -91,6 +94,7 @@ async def settler_of(cluster: Cluster, exactly_once: bool = True) -> AsyncIterat
             committed=cluster.committed,
             publish=cluster.publish,
             fatal=cluster.fatal.append,
+            topics_again=cluster.again,
             exactly_once=exactly_once,
         )
     )
@@ -258,3 +262,21 @@ async def test_a_partition_that_went_meanwhile_does_not_make_a_transaction_that_
         await asyncio.gather(*both)
     assert cluster.sent[1] == [b"0", b"1"]
     assert len(cluster.sent) == 2, "the line of a record that was completed is sent again"
+
+
+async def test_a_topic_that_cannot_be_had_any_more_holds_up_no_one_else() -> None:
+    cluster, holder = Cluster(), Holder()
+
+    def missing() -> None:
+        """As kafka-python's producer does without metadata of a topic."""
+        cluster.outcomes = [Outcome.ANEW] if settler.under_way(holder, 1) else []
+
+    cluster.before = missing
+    async with settler_of(cluster) as settler:
+        lost = Item(holder, 1, [Record("deleted", b"lost")])
+        answers = await asyncio.wait_for(
+            asyncio.gather(settler.add(lost), settler.add(item(holder, 2, b"kept")), return_exceptions=True),
+            5,
+        )
+        assert isinstance(answers[0], BrokerError)
+        assert answers[1] is True

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.contract import Append, OpenOutcome
+from headrace.broker.contract import Append, OpenOutcome, PassOn
 from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Delta, Event, Handed
 from headrace.broker.fold import Fold
+from headrace.broker.kafka import commits
 from headrace.broker.kafka.epochs import PartitionLogs
 from headrace.broker.kafka.places import log_key
 from headrace.broker.kafka.statements import decode_fold, encode_fold
@@ -167,3 +168,66 @@ async def test_a_twin_of_a_request_that_ended_lately_is_known_after_a_take_over(
         successor.tidy()
         successor.fetched([request(n, "a") for n in (1,)])
         assert successor.judge(successor.take()) is OpenOutcome.ENDED
+
+
+async def test_who_opens_again_reads_what_is_still_being_written(monkeypatch: Any) -> None:
+    """The answer of an append comes late, since another record of its call is slow; then it is handed on."""
+    monkeypatch.setattr(commits, "WINDOW", 8)
+    async with Rig() as rig:
+        delivery, *_ = rig.take(*(request(n, f"{n}") for n in range(8)))
+        epoch = await begin(rig, delivery)
+        answer, before = asyncio.Event(), len(rig.publisher.events)
+        rig.publisher.answers = [answer]
+        delta = Append(delivery, epoch, [Delta(epoch, 0, (1, 2, 3), "abc")])
+        appending = asyncio.create_task(rig.session.append([delta]))
+        await until(lambda: len(rig.publisher.events) > before)
+        await rig.settlements.hand_on(rig.tenure, delivery)
+        (copy,) = rig.take(rig.copy(rig.publisher.sent[0], 8))
+        state = (await rig.session.open(copy)).state
+        answer.set()
+        await asyncio.gather(appending, return_exceptions=True)
+        assert rig.readers(delivery).text == "abc"
+        assert state is not None
+        assert state.text == "abc"
+
+
+async def test_a_restore_begins_no_later_than_what_is_still_being_written() -> None:
+    """Its call waits for the leader of a reply topic; the events stand in the log and are shown."""
+    async with Rig() as rig:
+        delivery, *others = rig.take(*(request(n, f"{n}") for n in range(5)))
+        epoch = (await rig.session.open(delivery)).epoch
+        answer, before = asyncio.Event(), len(rig.publisher.events)
+        rig.publisher.answers = [answer]
+        events: list[Event] = [started(delivery, epoch), Delta(epoch, 0, (1,), "a")]
+        appending = asyncio.create_task(rig.session.append([Append(delivery, epoch, events)]))
+        await until(lambda: len(rig.publisher.events) > before)
+        for other in others:
+            rig.tenure.fenced_ms = 0
+            await rig.appender.repeat_fences([rig.tenure])
+            await go_on(rig, other)
+        answer.set()
+        await appending
+        assert rig.readers(delivery).text == "a"
+        assert rig.successor(delivery).text == "a"
+
+
+async def test_a_twin_of_a_request_that_went_away_lately_is_known_after_a_take_over() -> None:
+    async with Rig() as rig:
+        delivery, _, *others = rig.take(*(request(n, name) for n, name in enumerate("aabcde")))
+        opened = await rig.session.open(delivery)
+        assert await rig.session.settle(delivery, opened.epoch, PassOn("large"))
+        for other in others:
+            rig.tenure.fenced_ms = 0
+            await rig.appender.repeat_fences([rig.tenure])
+            await go_on(rig, other)
+        committed = rig.transactions.held[rig.tenure.partition]
+        logs = PartitionLogs(committed.restore)
+        for record in rig.publisher.events[committed.restore :]:
+            logs.read(record)
+        logs.fence(committed.epoch + 1, len(rig.publisher.events))
+        successor = Tenure(TOPICS, 0, Names("x"), committed.epoch + 1, committed, logs, 0, "member")
+        successor.tidy()
+        back = rig.copy(rig.publisher.sent[0], 7)
+        successor.fetched([request(1, "a"), request(6, "a", b"another body"), back])
+        outcomes = [successor.judge(successor.take()) for _ in range(3)]
+        assert outcomes == [OpenOutcome.TWIN, OpenOutcome.CONFLICT, OpenOutcome.RUN]
