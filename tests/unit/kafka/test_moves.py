@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -12,10 +11,34 @@ from headrace.broker.errors import BrokerUnavailable, TooLarge
 from headrace.broker.events import Moved
 from headrace.broker.kafka import commits, settle
 from headrace.broker.kafka.places import log_key
+from headrace.broker.message import Delivery
 from headrace.broker.wire import decode_event
 from tests.unit.kafka.records import request
 from tests.unit.kafka.rig import Rig
 from tests.unit.kafka.rig_steps import begin, done, finish_all, settled, started, until
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who settles hears soon that nobody answers."""
+    monkeypatch.setattr(settle, "_PATIENCE_S", 0.05)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight records beyond the base, and no more are taken."""
+    monkeypatch.setattr(commits, "WINDOW", 8)
+
+
+async def move_late(rig: Rig, delivery: Delivery) -> int:
+    """Its log says that it moved; who settled so heard nothing. Returns its epoch."""
+    opened = await rig.session.open(delivery)
+    rig.stalled = True
+    with pytest.raises(BrokerUnavailable):
+        await rig.session.settle(delivery, opened.epoch, PassOn("large"))
+    rig.stalled = False
+    await settled(rig)
+    return opened.epoch
 
 
 async def test_a_move_whose_answer_was_lost_is_completed_when_it_is_opened_again() -> None:
@@ -47,8 +70,8 @@ async def test_what_comes_back_before_its_departure_is_completed_is_run() -> Non
         assert await passing
 
 
-async def test_one_whose_end_may_stand_in_its_log_is_not_handed_on(monkeypatch: Any) -> None:
-    monkeypatch.setattr(commits, "WINDOW", 8)
+@pytest.mark.usefixtures("narrow")
+async def test_one_whose_end_may_stand_in_its_log_is_not_handed_on() -> None:
     async with Rig() as rig:
         delivery, *_ = rig.take(*(request(n, f"{n}") for n in range(8)))
         epoch = await begin(rig, delivery)
@@ -63,17 +86,11 @@ async def test_one_whose_end_may_stand_in_its_log_is_not_handed_on(monkeypatch: 
         assert rig.lines() == [b"line"]
 
 
-async def test_one_that_has_moved_is_not_handed_on(monkeypatch: Any) -> None:
-    monkeypatch.setattr(commits, "WINDOW", 8)
-    monkeypatch.setattr(settle, "_PATIENCE_S", 0.05)
+@pytest.mark.usefixtures("impatient", "narrow")
+async def test_one_that_has_moved_is_not_handed_on() -> None:
     async with Rig() as rig:
         delivery, *_ = rig.take(*(request(n, f"{n}") for n in range(8)))
-        opened = await rig.session.open(delivery)
-        rig.stalled = True
-        with pytest.raises(BrokerUnavailable):
-            await rig.session.settle(delivery, opened.epoch, PassOn("large"))
-        rig.stalled = False
-        await settled(rig)
+        await move_late(rig, delivery)
         if (blocking := rig.tenure.blocking()) is not None:
             await rig.settlements.hand_on(rig.tenure, blocking)
             (delivery,) = rig.take(rig.copy(rig.publisher.sent[0], 8))
@@ -81,59 +98,41 @@ async def test_one_that_has_moved_is_not_handed_on(monkeypatch: Any) -> None:
         assert "x.requests.large.standard" in [record.topic for record in rig.publisher.sent]
 
 
-async def test_what_was_said_to_have_moved_moves_whatever_is_settled_then(monkeypatch: Any) -> None:
-    monkeypatch.setattr(settle, "_PATIENCE_S", 0.05)
+@pytest.mark.usefixtures("impatient")
+async def test_what_was_said_to_have_moved_moves_whatever_is_settled_then() -> None:
     async with Rig() as rig:
         (delivery,) = rig.take(request(0, "a"))
-        opened = await rig.session.open(delivery)
-        rig.stalled = True
-        with pytest.raises(BrokerUnavailable):
-            await rig.session.settle(delivery, opened.epoch, PassOn("large"))
-        rig.stalled = False
-        await settled(rig)
-        assert await rig.session.settle(delivery, opened.epoch, Retry(1, "the pool cannot be reached"))
+        epoch = await move_late(rig, delivery)
+        assert await rig.session.settle(delivery, epoch, Retry(1, "the pool cannot be reached"))
         for record in rig.delayed():
             await finish_all(rig, rig.take(rig.copy(record, 1)))
         assert [record.topic for record in rig.publisher.sent] == ["x.requests.large.standard"]
 
 
-async def test_a_move_that_is_repeated_stands_in_the_log_once(monkeypatch: Any) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_a_move_that_is_repeated_stands_in_the_log_once() -> None:
     """Readers follow the first one, come back with the request, and would follow the second one for ever."""
-    monkeypatch.setattr(settle, "_PATIENCE_S", 0.05)
     async with Rig() as rig:
         (delivery,) = rig.take(request(0, "a"))
-        opened = await rig.session.open(delivery)
-        rig.stalled = True
-        with pytest.raises(BrokerUnavailable):
-            await rig.session.settle(delivery, opened.epoch, PassOn("large"))
-        rig.stalled = False
-        await settled(rig)
-        assert await rig.session.settle(delivery, opened.epoch, PassOn("large"))
+        epoch = await move_late(rig, delivery)
+        assert await rig.session.settle(delivery, epoch, PassOn("large"))
         events = [decode_event(record.value) for record in rig.publisher.events]
         assert sum(isinstance(event, Moved) for event in events) == 1
         assert len(rig.publisher.sent) == 1
 
 
-async def test_the_record_of_a_first_move_is_a_twin_once_its_request_began_here_again(
-    monkeypatch: Any,
-) -> None:
-    monkeypatch.setattr(settle, "_PATIENCE_S", 0.05)
+@pytest.mark.usefixtures("impatient")
+async def test_the_record_of_a_first_move_is_a_twin_once_its_request_began_here_again() -> None:
     async with Rig() as rig:
         (delivery,) = rig.take(request(0, "a"))
-        opened = await rig.session.open(delivery)
-        rig.stalled = True
-        with pytest.raises(BrokerUnavailable):
-            await rig.session.settle(delivery, opened.epoch, PassOn("large"))
-        rig.stalled = False
-        await settled(rig)
+        epoch = await move_late(rig, delivery)
         key = log_key(delivery.ref)
-        rig.tenure.logs.append(key, started(delivery, opened.epoch), 99)  # its copy came back, and began
+        rig.tenure.logs.append(key, started(delivery, epoch), 99)  # its copy came back, and began
         assert (await rig.session.open(delivery)).outcome is OpenOutcome.TWIN
 
 
-async def test_what_was_handed_on_is_not_taken_again_once_it_is_completed(monkeypatch: Any) -> None:
-    monkeypatch.setattr(commits, "WINDOW", 8)
-    monkeypatch.setattr(settle, "_PATIENCE_S", 0.05)
+@pytest.mark.usefixtures("impatient", "narrow")
+async def test_what_was_handed_on_is_not_taken_again_once_it_is_completed() -> None:
     async with Rig() as rig:
         delivery, *_ = rig.take(*(request(n, f"{n}") for n in range(8)))
         await begin(rig, delivery)
@@ -154,9 +153,8 @@ async def test_what_was_handed_on_is_not_taken_again_once_it_is_completed(monkey
         assert [finished(one.handle.offset) for one in running] == [False]  # type: ignore[attr-defined]
 
 
-async def test_what_was_handed_on_and_taken_again_before_it_is_completed(monkeypatch: Any) -> None:
-    monkeypatch.setattr(commits, "WINDOW", 8)
-    monkeypatch.setattr(settle, "_PATIENCE_S", 0.05)
+@pytest.mark.usefixtures("impatient", "narrow")
+async def test_what_was_handed_on_and_taken_again_before_it_is_completed() -> None:
     async with Rig() as rig:
         delivery, *_ = rig.take(*(request(n, f"{n}") for n in range(8)))
         rig.stalled = True
@@ -172,8 +170,8 @@ async def test_what_was_handed_on_and_taken_again_before_it_is_completed(monkeyp
         assert (await rig.session.open(copy)).outcome is OpenOutcome.RUN
 
 
-async def test_a_move_that_was_not_confirmed_is_not_completed_by_a_zombie(monkeypatch: Any) -> None:
-    monkeypatch.setattr(settle, "_PATIENCE_S", 0.05)
+@pytest.mark.usefixtures("impatient")
+async def test_a_move_that_was_not_confirmed_is_not_completed_by_a_zombie() -> None:
     async with Rig() as rig:
         (delivery,) = rig.take(request(0, "a"))
         opened = await rig.session.open(delivery)
