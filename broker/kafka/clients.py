@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
@@ -31,6 +32,8 @@ Acknowledged: TypeAlias = Any  # kafka-python's RecordMetadata: topic, partition
 
 _BLOCKING_CALLS = 8  # at a time
 _CONNECT_MS = 10_000
+_LEADER_S = 3.0  # longer than an election takes
+_LOOK_AGAIN_S = 0.05
 DELIVERY_MS = 30_000  # after that a producer gives a record up
 
 
@@ -126,10 +129,18 @@ class Clients:
     ) -> dict[TopicPartition, int]:
         """First or end offsets, or the first ones stamped at a time (unix ms) or later: -1 where there is
         none. By the admin client: a consumer's own look-up leaves out, without a word, partitions whose
-        leader it does not know yet."""
-        specs = dict.fromkeys(partitions, spec)
-        found = await self.admin(lambda admin: admin.list_partition_offsets(specs, isolation_level=level))
-        return {partition: found[partition].offset for partition in specs}
+        leader it does not know yet. One that has none for a moment, as in a topic that was just made, is
+        waited for."""
+        specs, deadline = dict.fromkeys(partitions, spec), time.monotonic() + _LEADER_S
+        while True:
+            try:
+                found = await self.admin(lambda a: a.list_partition_offsets(specs, isolation_level=level))
+            except BrokerUnavailable as error:
+                if not isinstance(error.__cause__, ke.UnknownBrokerIdError) or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(_LOOK_AGAIN_S)
+            else:
+                return {partition: found[partition].offset for partition in specs}
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.offsets(partitions, OffsetSpec.LATEST)
