@@ -84,6 +84,8 @@ class Publisher:
             await cancel(self._reopening)
 
     def _next_of(self, due: list[InFlight]) -> list[InFlight]:
+        if not self._apart:
+            return due
         self._apart.intersection_update(self._flights())
         apart = self._apart.intersection(due)
         return [apart.pop()] if apart else due

@@ -36,8 +36,7 @@ class Opening:
     async def _open(self, tenure: Tenure, delivery: Delivery) -> tuple[OpenOutcome, int]:
         if tenure.leaving or await self._settlements.under_way(tenure, delivery) is not None:
             return OpenOutcome.LOST, 0
-        if tenure.moved_away(delivery):
-            await self._settlements.complete_move(tenure, delivery)
+        if await self._goes_away(tenure, delivery):
             return OpenOutcome.LOST, 0
         outcome = await self._judge(tenure, delivery)
         if outcome is not OpenOutcome.RUN:
@@ -46,8 +45,7 @@ class Opening:
         if epoch is None or not tenure.holds(delivery):
             return OpenOutcome.LOST, 0
         # What a zombie wrote after the fence is void, but a terminal record may stand before it, or a move.
-        if tenure.moved_away(delivery):
-            await self._settlements.complete_move(tenure, delivery)
+        if await self._goes_away(tenure, delivery):
             return OpenOutcome.LOST, 0
         outcome = tenure.judge(delivery)
         if outcome is not OpenOutcome.RUN:
@@ -55,6 +53,13 @@ class Opening:
         tenure.start(delivery, epoch)
         tenure.log(delivery)
         return outcome, epoch
+
+    async def _goes_away(self, tenure: Tenure, delivery: Delivery) -> bool:
+        """Whether its log says that it moved: that is completed."""
+        if not tenure.moved_away(delivery):
+            return False
+        await self._settlements.complete_move(tenure, delivery)
+        return True
 
     async def _judge(self, tenure: Tenure, delivery: Delivery) -> OpenOutcome:
         outcome = tenure.judge(delivery)

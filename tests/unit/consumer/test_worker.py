@@ -477,7 +477,7 @@ async def test_a_deadline_that_passes_while_running_aborts_and_keeps_the_text() 
 
 async def test_a_deadline_passes_while_the_request_waits_for_an_engine() -> None:
     async with Rig() as rig:
-        rig.publish(delivery(deadline_ms=NOW_MS + 30))
+        rig.publish(delivery(deadline_ms=NOW_MS + 300))
         await rig.engine.get()
         rig.first_words = None
         rig.engine.die()

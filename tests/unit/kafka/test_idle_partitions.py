@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,8 +34,9 @@ async def test_what_was_repeated_for_days_is_not_read_again_by_the_next_owner(mo
 
 
 def test_a_long_restore_takes_as_long_as_it_goes_on(monkeypatch: Any) -> None:
-    monkeypatch.setattr(group_reader, "_READ_S", 0.1)
     partition, records = TopicPartition("x.events.standard", 0), 10
+    now_s = 0.0
+    monkeypatch.setattr(group_reader, "time", SimpleNamespace(monotonic=lambda: now_s))
 
     class Slow:
         """A consumer that brings one record after the other."""
@@ -44,7 +44,8 @@ def test_a_long_restore_takes_as_long_as_it_goes_on(monkeypatch: Any) -> None:
         at = 0
 
         def poll(self, **_: object) -> Any:
-            time.sleep(0.02)
+            nonlocal now_s
+            now_s += group_reader._READ_S / 2
             self.at += 1
             return {partition: [SimpleNamespace(offset=self.at - 1)]}
 
