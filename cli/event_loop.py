@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from headrace.gpu_engine.garbage import collect_rarely
@@ -19,10 +20,19 @@ def run_service(work: Coroutine[Any, Any, int], *, turn_s: float | None = None) 
     which a stream waits: at 1 ms (`TURN_S`) the slowest of a gateway's tokens come half as late. More turns
     cost a consumer a fifth of its throughput."""
     collect_rarely()
-    if turn_s is not None:
-        sys.setswitchinterval(turn_s)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with _turns_of(turn_s), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(work)
+
+
+@contextlib.contextmanager
+def _turns_of(turn_s: float | None) -> Iterator[None]:
+    """The interval is the whole process's: what else runs in it finds it again as it was."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(turn_s or before)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

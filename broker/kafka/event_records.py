@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.broker.errors import BrokerError
-from headrace.broker.events import Event
+from headrace.broker.events import Event, Fence
 from headrace.broker.fold import Fold
 from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.codec import Record
@@ -74,9 +74,10 @@ def decode_event_record(record: ConsumerRecord) -> EventRecord | None:
     try:
         key = None if record.key is None else record.key.decode()
         event = decode_event(record.value or b"")
-        return EventRecord(key, event, _closing(record), record.offset)
+        entry = EventRecord(key, event, _closing(record), record.offset)
     except (BrokerError, ValueError):
         return None
+    return entry if key is not None or isinstance(event, Fence) else None
 
 
 def _closing(record: ConsumerRecord) -> Closing | None:

@@ -1,7 +1,7 @@
 """Reads the log of one request, wherever it lies and wherever it moves to.
 
-Fences that stand before a request's first event are shown as one, the last, which says it all; so every
-reader is given the same entries, wherever it starts.
+Fences that stand before a request's first event are shown as one, that of the epoch in force, which says it
+all; so every reader is given the same entries, wherever it starts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from headrace.broker.fold import Fold
 from headrace.broker.kafka.homes import Home, Homes
 from headrace.broker.kafka.partition_reader import PartitionReader
 from headrace.broker.kafka.places import LogPlace, Position, log_key, parse_cursor, parse_place
-from headrace.broker.kafka.tails import Entry, Listener, Tail, Tails
+from headrace.broker.kafka.rings import Entry, event_of, in_force
+from headrace.broker.kafka.tails import Listener, Tail, Tails
 from headrace.broker.message import RequestRef
 from headrace.broker.names import Names
-from headrace.broker.wire import decode_event
 
 IsFinished: TypeAlias = Callable[[LogPlace, int], Awaitable[bool]]
 
@@ -62,7 +62,7 @@ class LogReader:
         while True:
             here = going_on
             for entry in await self._reader.stored(here.place, key, here.since_ms):
-                event = _event(entry)
+                event = event_of(entry)
                 passed = entry.key == key and entry.offset < left.get(here.place, 0)
                 if event is None or passed or not state.read(event):
                     continue
@@ -78,20 +78,20 @@ class LogReader:
     ) -> AsyncGenerator[tuple[Entry, Event], None]:
         """Entries of one place, for ever, with the fences before the first one shown as one. `left`: the
         offset at which the log left this place before; it has come back, and what stands below was read."""
-        fence: tuple[Entry, Event] | None = None
+        fence: Entry | None = None
         begun = False
         follow = self._reader.follow(home.place, log_key(ref).encode(), home.since_ms)
         async with contextlib.aclosing(follow) as entries:
             async for entry in entries:
-                if (event := _event(entry)) is None:
+                if (event := event_of(entry)) is None:
                     continue
                 if entry.key is None and not begun:
-                    fence = entry, event
+                    fence = in_force(fence, entry)
                     continue
                 if entry.key is not None and entry.offset < left:
                     continue
-                if fence is not None:
-                    yield fence
+                if fence is not None and (before := event_of(fence)) is not None:
+                    yield fence, before
                 fence, begun = None, True
                 yield entry, event
 
@@ -203,14 +203,6 @@ async def _own_event(entries: AsyncGenerator[tuple[Entry, Event], None]) -> Even
         if entry.key is not None:
             return event
     return None
-
-
-def _event(entry: Entry) -> Event | None:
-    """None for bytes of somebody else: they end nobody's log."""
-    try:
-        return decode_event(entry.value)
-    except BrokerError:
-        return None
 
 
 def _goes_on(event: Event, entry: Entry) -> Home | None:

@@ -16,7 +16,8 @@ from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerUnavailable, UnknownCursor
 from headrace.broker.kafka.history import History
 from headrace.broker.kafka.places import LogPlace
-from headrace.broker.kafka.tails import Entry, Listener, Ring, Tail, Tails, entry_of
+from headrace.broker.kafka.rings import Entry, Ring, entry_of
+from headrace.broker.kafka.tails import Listener, Tail, Tails
 from headrace.broker.names import Names
 
 _PAGE = 512

@@ -3,10 +3,9 @@
     one consumer, assigned ── poll ──► ring of partition 1 ──► watchers of its requests
                                   └──► ring of partition 2 ──► …
 
-A ring holds the newest events of its partition, complete from its floor on, and the last fence below it. Each
-watcher has its own place and takes from the ring what is its own; a slow one that fell below the floor reads
-on in the topic itself (`history`), as one does that starts earlier than the ring. So memory is bounded by the
-rings, and nobody waits for anybody.
+Each watcher has its own place and takes from the ring what is its own; a slow one that fell below the floor
+reads on in the topic itself (`history`), as one does that starts earlier than the ring. So memory is bounded
+by the rings, and nobody waits for anybody.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
 
@@ -26,81 +24,11 @@ from headrace.broker.kafka.clients import Clients, ConsumerRecord, ConsumerThrea
 from headrace.broker.kafka.clock import BrokerClock
 from headrace.broker.kafka.history import History
 from headrace.broker.kafka.places import LogPlace
+from headrace.broker.kafka.rings import Entry, Ring, entry_of, in_force
 from headrace.broker.names import Names
 
 _POLL_MS = 100
 _IDLE_S = 60.0  # a partition that nobody watches is read for so long: the next stream may live there
-_OVERHEAD = 200  # bytes that an entry takes besides its record
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An event as it stands in its partition. `key`: None for a fence of the whole partition."""
-
-    offset: int
-    at_ms: int
-    key: bytes | None
-    value: bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.value) + _OVERHEAD
-
-
-def entry_of(record: ConsumerRecord) -> Entry:
-    return Entry(record.offset, record.timestamp, record.key, record.value or b"")
-
-
-class Ring:
-    """The newest entries of one partition: all of [floor, next), and `fence`, the last one below."""
-
-    def __init__(self, floor: int, floor_ms: int, most_bytes: int, fence: Entry | None = None) -> None:
-        self.floor, self.next = floor, floor
-        self.floor_ms = floor_ms
-        self.fence = fence
-        self._most = most_bytes
-        self._entries: deque[Entry] = deque()
-        self._by_key: defaultdict[bytes | None, deque[Entry]] = defaultdict(deque)
-        self._bytes = 0
-
-    def put(self, entry: Entry) -> None:
-        """The next entry of the partition."""
-        self._entries.append(entry)
-        self._by_key[entry.key].append(entry)
-        self._bytes += entry.size
-        self.next = entry.offset + 1
-        while self._bytes > self._most and len(self._entries) > 1:
-            self._drop()
-
-    def holds(self, key: bytes) -> bool:
-        return key in self._by_key
-
-    def take(self, key: bytes, start: int) -> list[Entry]:
-        """Entries of a request, and fences, from offset `start` on, which must not lie below the floor."""
-        assert start >= self.floor, (start, self.floor)
-        found = [e for own in (key, None) if own in self._by_key for e in _from(self._by_key[own], start)]
-        return sorted(found, key=lambda entry: entry.offset)
-
-    def _drop(self) -> None:
-        entry = self._entries.popleft()
-        own = self._by_key[entry.key]
-        own.popleft()
-        if not own:
-            del self._by_key[entry.key]
-        if entry.key is None:
-            self.fence = entry
-        self._bytes -= entry.size
-        self.floor, self.floor_ms = entry.offset + 1, entry.at_ms
-
-
-def _from(entries: deque[Entry], start: int) -> list[Entry]:
-    """Those from offset `start` on, looked for from the newest: that is where watchers are."""
-    found = []
-    for entry in reversed(entries):
-        if entry.offset < start:
-            break
-        found.append(entry)
-    return found
 
 
 class Listener:
@@ -226,16 +154,19 @@ class Tails:
     # --------------------------------------------------------------------------------------- reading
 
     async def _begin(self, places: Sequence[LogPlace]) -> dict[LogPlace, Ring]:
-        """From the end on, with the fence in force: the last one of the time that readers look back."""
+        """From the end on, with the fence in force of the time that readers look back."""
         partitions = {place: self._partition(place) for place in places}
         settings = self._clients.settings
         since_ms = self._clock.now_ms() - settings.reader_margin_ms
         bounds = await self._history.bounds(partitions.values(), since_ms)
         floor_ms = self._clock.now_ms()  # what was stamped before may stand below the floor
         fences = await self._history.all(bounds, lambda record: record.key is None)
-        last = {TopicPartition(record.topic, record.partition): entry_of(record) for record in fences}
+        known: dict[TopicPartition, Entry | None] = {}
+        for record in fences:
+            partition = TopicPartition(record.topic, record.partition)
+            known[partition] = in_force(known.get(partition), entry_of(record))
         return {
-            place: Ring(bounds[partition][1], floor_ms, settings.ring_bytes, last.get(partition))
+            place: Ring(bounds[partition][1], floor_ms, settings.ring_bytes, known.get(partition))
             for place, partition in partitions.items()
         }
 

@@ -185,10 +185,11 @@ async def test_the_width_of_a_lane_is_that_of_its_topic_whatever_the_settings_sa
 # ------------------------------------------------------------------------------------------------- logs
 
 
-async def test_fences_before_a_request_are_shown_as_the_last_one_to_every_reader(site: Site) -> None:
+async def test_fences_before_a_request_are_shown_as_the_one_in_force_to_every_reader(site: Site) -> None:
     ref, place = await published(site, Message(BODY, new_request_id(Lane.BATCH, 2), Lane.BATCH))
     live = asyncio.create_task(read(site.broker, ref))
-    await site.write(place, None, Fence(1), Fence(2), Fence(3))
+    await site.write(place, None, Fence(1), Fence(3), Fence(2))
+    await site.write(place, ref, started(2), *deltas(2, "Y"))  # that owner has slept, and does not know
     await site.write(place, ref, started(3), *deltas(3, "a"))
     await site.write(place, None, Fence(3), Fence(4))
     await site.write(place, ref, started(4, kept=1), *deltas(3, "X", first=1), *deltas(4, "b", first=1))
@@ -205,7 +206,7 @@ async def test_fences_before_a_request_are_shown_as_the_last_one_to_every_reader
 
 async def test_a_reader_that_comes_to_a_partition_already_read_starts_from_the_ring(site: Site) -> None:
     first, place = await published(site, Message(BODY, new_request_id(Lane.BATCH, 2), Lane.BATCH))
-    await site.write(place, None, Fence(5))
+    await site.write(place, None, Fence(5), Fence(4))
     await site.write(place, first, started(5))
     watcher = site.broker.watch(first)
     assert (await anext(watcher)).event == Fence(5)

@@ -12,10 +12,9 @@ from headrace.cli.event_loop import TURN_S, run_service
 
 
 @pytest.fixture(autouse=True)
-def python_as_it_was() -> Iterator[None]:
-    turn_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
+def collecting_as_before() -> Iterator[None]:
+    thresholds = gc.get_threshold()
     yield
-    sys.setswitchinterval(turn_s)
     gc.set_threshold(*thresholds)
 
 
@@ -29,3 +28,8 @@ def test_a_service_keeps_pythons_turns() -> None:
 
 def test_a_service_whose_threads_compute_may_ask_for_shorter_ones() -> None:
     assert run_service(turn_ms(), turn_s=TURN_S) == 1
+
+
+def test_what_else_runs_in_the_process_finds_its_turns_as_they_were() -> None:
+    run_service(turn_ms(), turn_s=TURN_S)
+    assert round(sys.getswitchinterval() * 1000) == 5

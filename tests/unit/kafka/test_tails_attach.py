@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.broker.kafka.places import LogPlace
-from headrace.broker.kafka.tails import Ring, Tail, Tails
+from headrace.broker.kafka.rings import Ring
+from headrace.broker.kafka.tails import Tail, Tails
 from headrace.broker.message import Lane
 from headrace.broker.names import Names
 
