@@ -212,9 +212,11 @@ class KafkaSession:
                 chunks += await self._chunks(item)
         try:
             await self._appender.append(entries, chunks)
-        except BrokerUnavailable:
-            if chunks:
-                self._at.topics.doubt({chunk.topic for chunk in chunks})
+        except (BrokerUnavailable, BrokerRefused) as error:
+            self._at.topics.doubt({chunk.topic for chunk in chunks})
+            if chunks and isinstance(error, BrokerRefused):
+                # It may be a reader's own topic that takes nothing from us: the next chunks are left out.
+                raise BrokerUnavailable(str(error)) from error
             raise
         return answers
 
@@ -224,7 +226,7 @@ class KafkaSession:
         if not item.chunks or not message.stream or message.reply_to is None:
             return []
         try:
-            await self._at.topics.reply(message.reply_to)
+            await self._at.topics.reply_to(message.reply_to)
         except BrokerUnavailable:
             raise
         except BrokerError as error:

@@ -215,11 +215,12 @@ class Settler:
                 return
             if outcome is Outcome.OUTDATED:
                 await asyncio.sleep(_REJOIN_S)
-            elif outcome is Outcome.ANEW:
+            elif outcome in (Outcome.ANEW, Outcome.REFUSED):
                 await self._look_at_topics(batch)
 
     async def _look_at_topics(self, batch: Sequence[Item]) -> None:
-        """A topic that its reader deleted would keep all others of the batch from being settled for ever."""
+        """A topic that its reader deleted, or closed to us, would keep all others of the batch from being
+        settled for ever."""
         topics = dict.fromkeys(record.topic for item in batch for record in item.records)
         try:
             refused = await self._parts.topics_again(list(topics))

@@ -191,7 +191,7 @@ class Settlements:
         if topic is None:
             return True
         try:
-            await self._at.topics.reply(topic)
+            await self._at.topics.reply_to(topic)
         except BrokerUnavailable:
             raise
         except BrokerError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import kafka.errors as ke
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.admin import ACLOperation, ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.clients import Clients
@@ -103,6 +103,14 @@ class TopicMaker:
         """Those of these topics, or of all in the cluster, that exist, with their numbers of partitions."""
         topics = await self._clients.admin(lambda admin: admin.describe_topics(names))
         return {topic["name"]: len(topic["partitions"]) for topic in topics if not topic["error_code"]}
+
+    async def check_writable(self, topic: str) -> None:
+        """Raises BrokerRefused where the cluster's ACLs do not let us write there."""
+        (described,) = await self._described([topic])
+        allowed = described.get("authorized_operations")  # nothing where the node does not say
+        if allowed and ACLOperation.WRITE.name not in allowed:
+            servers = self._clients.servers
+            raise BrokerRefused(f"{servers} does not allow this user to write to {topic}; check its ACLs")
 
     async def _check(self, plans: Sequence[TopicPlan]) -> None:
         """Whether topics that were there already are ours, as far as it matters."""

@@ -59,6 +59,7 @@ class Topics:
         self._lock = asyncio.Lock()
         self._listed: dict[str, int] = {}
         self._listed_until = 0.0
+        self._writable: set[str] = set()
         self._refused: dict[str, tuple[float, str]] = {}
 
     # --------------------------------------------------------------------------------------------- lanes
@@ -114,27 +115,50 @@ class Topics:
         """A reply topic, made at its first use. Raises ReplyNotAllowed for a name that is not allowed."""
         if not self._names.reply_allowed(topic):
             raise ReplyNotAllowed(f"the reply topic {topic[:200]!r} is not allowed; {self._names.reply_rule}")
-        await self._plain_topics([TopicPlan(topic, 1, self._dropped_after(self._settings.reply_ms))])
+        await self._plain_topics([self._reply_plan(topic)])
+
+    async def reply_to(self, topic: str) -> None:
+        """The same, for who writes to it. Raises BrokerRefused where we may not."""
+        await self.reply(topic)
+        if topic not in self._writable:
+            async with self._lock:
+                await self._check_writable(topic)
 
     def doubt(self, topics: Iterable[str]) -> None:
         """Something could not be written to these, which may have been deleted: they are looked at again, and
         made again, before their next use."""
-        self._plain.difference_update(topics)
+        names = set(topics)
+        self._plain -= names
+        self._writable -= names
 
     async def again(self, topics: Iterable[str]) -> dict[str, str]:
-        """Makes those of them anew that were deleted; answers why, for each that cannot be had any more."""
+        """Makes those of them anew that were deleted; answers why, for each that cannot be had any more, or
+        takes nothing from us any more."""
         shared = {self._names.results, self._names.dead_letters}
         wanted = [name for name in topics if name in shared or self._names.reply_allowed(name)]
         there = await self._maker.there(wanted) if wanted else {}
+        self.doubt(name for name in wanted if name not in there)
+        self._writable.difference_update(wanted)
         refused = {}
         for name in wanted:
-            if name not in there:
-                self.doubt([name])
-                try:
-                    await (self.shared() if name in shared else self.reply(name))
-                except BrokerRefused as error:
-                    refused[name] = str(error)
+            try:
+                await (self.shared() if name in shared else self.reply_to(name))
+            except BrokerRefused as error:
+                refused[name] = str(error)
         return refused
+
+    async def _check_writable(self, topic: str) -> None:
+        plans = [self._reply_plan(topic)]
+        self._repeat_refusal(plans)
+        try:
+            await self._maker.check_writable(topic)
+        except BrokerRefused as error:
+            self._remember_refusal(plans, str(error))
+            raise
+        self._writable.add(topic)
+
+    def _reply_plan(self, topic: str) -> TopicPlan:
+        return TopicPlan(topic, 1, self._dropped_after(self._settings.reply_ms))
 
     async def _plain_topics(self, plans: Sequence[TopicPlan]) -> None:
         if all(plan.name in self._plain for plan in plans):
