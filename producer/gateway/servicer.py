@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
 from headrace.broker.contract import Broker, CancelResult, Published
@@ -14,6 +13,7 @@ from headrace.broker.errors import BrokerError
 from headrace.broker.events import Logged
 from headrace.broker.message import Lane, Message, RequestRef
 from headrace.producer.gateway import status
+from headrace.producer.gateway.disconnects import Disconnects
 from headrace.producer.gateway.in_flight import InFlight
 from headrace.producer.gateway.intake import Intake
 from headrace.producer.gateway.limits import estimated_tokens
@@ -23,12 +23,7 @@ from headrace.producer.gateway.stream import StreamView, stream_events
 from headrace.v1 import inference_pb2 as pb
 from headrace.v1 import inference_pb2_grpc
 
-log = logging.getLogger(__name__)
-
 Write: TypeAlias = Callable[[pb.StreamEvent], Awaitable[None]]
-
-# A stream that ends this close to its request's deadline was ended by it: the record shall say `expired`.
-DEADLINE_SLACK_MS = 250
 
 
 def unix_ms() -> int:
@@ -47,12 +42,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self._in_flight = in_flight
         self._now_ms = now_ms
         self._closing = asyncio.Event()
-        self._cleanups: set[asyncio.Task[None]] = set()
+        self._disconnects = Disconnects(broker, now_ms)
 
     async def close_streams(self) -> None:
         """Ends all streams with UNAVAILABLE, so that readers re-attach elsewhere; cancels no request."""
+        self._disconnects.close()
         self._closing.set()
-        await asyncio.gather(*self._cleanups, return_exceptions=True)
+        await self._disconnects.finished()
 
     # ------------------------------------------------------------------------------------------- calls
 
@@ -133,8 +129,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             orderly = True
             return refusal
         finally:
-            if not orderly and self._cancels_on_disconnect(request, message):
-                self._in_background(self._cancel_published(publishing))
+            if not orderly:
+                self._disconnects.left(request, message, publishing)
 
     async def _stream_published(
         self, publishing: asyncio.Future[Published | Refusal], message: Message, context: Context
@@ -164,33 +160,6 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             closing.cancel()
             pump.cancel()
             await asyncio.gather(pump, return_exceptions=True)
-
-    # ------------------------------------------------------------------------------------ disconnects
-
-    def _cancels_on_disconnect(self, request: pb.GenerateRequest, message: Message) -> bool:
-        """Whether the request dies with its stream: not when it is the gateway that goes away, nor when
-        the deadline ended the call, since that ends the request as well, under its own name."""
-        if self._closing.is_set():
-            return False
-        if message.deadline_ms is not None and self._now_ms() >= message.deadline_ms - DEADLINE_SLACK_MS:
-            return False
-        if request.HasField("cancel_on_disconnect"):
-            return request.cancel_on_disconnect
-        return message.lane is Lane.INTERACTIVE
-
-    async def _cancel_published(self, publishing: asyncio.Future[Published | Refusal]) -> None:
-        """Waits for the publish first: a cancellation counts only for what was published before it."""
-        published = await publishing
-        if isinstance(published, Published):
-            try:
-                await self._broker.cancel(published.ref)
-            except BrokerError as error:
-                log.warning("%s runs on without a reader: %s", published.ref.request_id, error)
-
-    def _in_background(self, cleanup: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(cleanup)
-        self._cleanups.add(task)
-        task.add_done_callback(self._cleanups.discard)
 
 
 async def _pump(entries: AsyncIterator[Logged], view: StreamView, write: Write) -> Refusal | None:

@@ -14,6 +14,7 @@ without it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from headrace.broker.events import Delta, Event, Failed, Finished, Logged, Started
@@ -125,12 +126,19 @@ class StreamView:
 
 async def stream_events(log: AsyncIterator[Logged], view: StreamView) -> AsyncGenerator[pb.StreamEvent]:
     """The events of a log as it grows; closes the log when it ends, is foreign or is closed itself."""
-    try:
+    async with closed_behind(log):
         async for logged in log:
             for event in view.read(logged):
                 yield event
             if view.foreign:
                 return
+
+
+@contextlib.asynccontextmanager
+async def closed_behind(log: AsyncIterator[Logged]) -> AsyncIterator[None]:
+    """What a watch holds at the broker is let go of when its reader has seen enough."""
+    try:
+        yield
     finally:
         if isinstance(log, AsyncGenerator):
             await log.aclose()
