@@ -39,9 +39,14 @@ class Names:
     def events(self, lane: Lane, pool: str = DEFAULT_POOL) -> str:
         return f"{self.prefix}.events.{_in_pool(lane, pool)}"
 
+    @property
+    def retry_base(self) -> str:
+        """What all delay topics begin with."""
+        return f"{self.prefix}.retry"
+
     def delayed(self, delay: str, lane: Lane, pool: str = DEFAULT_POOL) -> str:
         """`delay`: its length as text, `5s` for example."""
-        return f"{self.prefix}.retry.{delay}.{_in_pool(lane, pool)}"
+        return f"{self.retry_base}.{delay}.{_in_pool(lane, pool)}"
 
     @property
     def registry(self) -> str:

@@ -22,9 +22,9 @@ from headrace.broker.kafka.commits import Committed
 from headrace.broker.kafka.delays import DelayTenure
 from headrace.broker.kafka.flow import Fill, paused_partitions
 from headrace.broker.kafka.owner_thread import OwnerThread, Records
+from headrace.broker.kafka.places import delay_of
 from headrace.broker.kafka.restore import Restorer
 from headrace.broker.kafka.rhythm import Rhythm
-from headrace.broker.kafka.settings import Delay
 from headrace.broker.kafka.tenure import Tenure
 from headrace.broker.kafka.topics import LaneTopics
 from headrace.broker.message import Delivery, Lane
@@ -37,13 +37,11 @@ logger = logging.getLogger(__name__)
 class HoldingsParts:
     """What holdings need of their session.
 
-    `delays`: those of the lanes' delay topics, in their order. `before_work`: awaited before anything is
-    delivered from new partitions. `let_go`: hands tenures back in order and returns once all that was under
-    way for them is committed.
+    `before_work`: awaited before anything is delivered from new partitions. `let_go`: hands tenures back in
+    order and returns once all that was under way for them is committed.
     """
 
     lanes: Sequence[LaneTopics]
-    delays: Sequence[Delay]
     names: Names
     before_work: Callable[[], Awaitable[object]]
     let_go: Callable[[Sequence[Tenure]], Awaitable[object]]
@@ -60,11 +58,7 @@ class Holdings:
         self._owner: OwnerThread | None = None
         self._restorer: Restorer | None = None
         self._requests = {lane.requests: lane for lane in parts.lanes}
-        self._delayed = {
-            topic: (lane, delay)
-            for lane in parts.lanes
-            for topic, delay in zip(lane.delayed, parts.delays, strict=True)
-        }
+        self._delayed = {topic: lane for lane in parts.lanes for topic in lane.delayed}
         self._restoring: dict[asyncio.Task[None], set[TopicPartition]] = {}
         self._letting_go: set[asyncio.Task[None]] = set()
         self._paused: set[TopicPartition] = set()
@@ -201,11 +195,15 @@ class Holdings:
                 self._take(self.tenures, tenure.partition, tenure, tenure.committed, member)
         for partition, committed in commits.items():
             if partition in wanted:
-                lane, length = self._delayed[partition.topic]
-                rhythm = Rhythm(length.ms / 1000, time.monotonic())
-                delay = DelayTenure(lane, partition, self._parts.names, committed, member, rhythm)
+                delay = self._delay_tenure(partition, committed, member)
                 self._take(self.delays, partition, delay, committed, member)
         self.notify()
+
+    def _delay_tenure(self, partition: TopicPartition, committed: Committed, member: str) -> DelayTenure:
+        names, found = self._parts.names, delay_of(self._parts.names, partition.topic)
+        assert found is not None, partition
+        rhythm = Rhythm(found[0].ms / 1000, time.monotonic())
+        return DelayTenure(self._delayed[partition.topic], partition, names, committed, member, rhythm)
 
     def _restoring_now(self) -> set[TopicPartition]:
         """The partitions of the task that runs; those revoked meanwhile leave the set."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from kafka.partitioner.default import murmur2
 
+from headrace.broker.errors import BrokerError
+from headrace.broker.kafka.settings import Delay, parse_delay
 from headrace.broker.message import DEFAULT_POOL, Lane, RequestRef
 from headrace.broker.names import POOL, Names
 
@@ -46,6 +48,16 @@ def lane_of(names: Names, topic: str) -> tuple[Lane, str] | None:
     """Lane and pool of a request topic; None for any other topic."""
     start = f"{names.request_base}."
     return _lane(topic.removeprefix(start)) if topic.startswith(start) else None
+
+
+def delay_of(names: Names, topic: str) -> tuple[Delay, Lane, str] | None:
+    """Length, lane and pool of a delay topic; None for any other topic."""
+    length, _, rest = topic.removeprefix(f"{names.retry_base}.").partition(".")
+    lane = _lane(rest) if topic.startswith(f"{names.retry_base}.") else None
+    try:
+        return None if lane is None else (parse_delay(length), *lane)
+    except BrokerError:
+        return None
 
 
 def parse_position(names: Names, text: str) -> Position | None:

@@ -116,9 +116,7 @@ class KafkaSession:
         at, loop = self._at, asyncio.get_running_loop()
         self._reader = GroupReader(at.clients, group_of(at.names, self._pool))
         self._appender = Appender(at.publisher, at.settings.max_message_bytes)
-        self._holdings = Holdings(
-            HoldingsParts(topics, at.settings.delays, at.names, self._read_marks, self._let_go)
-        )
+        self._holdings = Holdings(HoldingsParts(topics, at.names, self._read_marks, self._let_go))
         owner = owner_options(at, topics, self._pool, self._lease_ms)
         self._owner = OwnerThread(owner, self._holdings, loop)
         name, most_bytes = self._transactional_id, at.settings.max_taken_bytes

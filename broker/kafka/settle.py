@@ -204,6 +204,8 @@ class Settler:
                 await asyncio.sleep(10 * _REJOIN_S)
                 continue
             except BrokerRefused as error:
+                if await self._is_of_a_few(batch, error):
+                    continue
                 self._parts.fatal(error)
                 for item in batch:
                     self._fail(item, error)
@@ -215,8 +217,16 @@ class Settler:
                 return
             if outcome is Outcome.OUTDATED:
                 await asyncio.sleep(_REJOIN_S)
-            elif outcome in (Outcome.ANEW, Outcome.REFUSED):
+            elif outcome is Outcome.ANEW:
                 await self._look_at_topics(batch)
+
+    async def _is_of_a_few(self, batch: Sequence[Item], error: BrokerRefused) -> bool:
+        """Whether topics of some readers took nothing from us. Their items have failed then, and the others
+        go on."""
+        if not isinstance(error.__cause__, ke.TopicAuthorizationFailedError):
+            return False
+        await self._look_at_topics(batch)
+        return any(item.done.done() for item in batch)
 
     async def _look_at_topics(self, batch: Sequence[Item]) -> None:
         """A topic that its reader deleted, or closed to us, would keep all others of the batch from being

@@ -206,12 +206,11 @@ class Settlements:
 
     def _delayed(self, delivery: Delivery, delay_ms: int, reason: str) -> Record:
         """For the shortest delay that is long enough, or the longest there is."""
-        claim, settings = claim_of(delivery), self._at.settings
-        delay = settings.delay_for(delay_ms)
+        claim, delay = claim_of(delivery), self._at.settings.delay_for(delay_ms)
         topics = claim.tenure.topics
         due_ms = self._at.clock.now_ms() + delay.ms
         return Record(
-            topics.delayed[settings.delays.index(delay)],
+            self._at.names.delayed(delay.name, topics.lane, topics.pool),
             claim.record.value,
             claim.record.key,
             delayed_headers(claim.record, claim.decoded, due_ms, reason),

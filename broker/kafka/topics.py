@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.broker.errors import BrokerRefused, ReplyNotAllowed
 from headrace.broker.kafka.clients import Clients
-from headrace.broker.kafka.places import lane_of
+from headrace.broker.kafka.places import delay_of, lane_of
 from headrace.broker.kafka.topic_maker import TopicMaker, TopicPlan
 from headrace.broker.message import DEFAULT_POOL, Lane
 from headrace.broker.names import POOL, Names
@@ -39,7 +39,7 @@ class LaneTopics:
     pool: str
     requests: str
     events: str
-    delayed: tuple[str, ...]  # in the order of `KafkaSettings.delays`
+    delayed: tuple[str, ...]  # of all lengths: also of former settings, where something may wait still
     partitions: int
 
 
@@ -197,30 +197,26 @@ class Topics:
             return
         if pool != DEFAULT_POOL and not POOL.fullmatch(pool):
             raise BrokerRefused(f"{pool[:80]!r} is no name of a pool: use letters, digits, `-` and `_`")
-        there = await self._maker.there([self._names.requests(lane, pool) for lane in lanes])
-        counts = {
-            lane: there.get(self._names.requests(lane, pool), self._settings.partitions) for lane in lanes
-        }
-        await self._maker.make(
-            [plan for lane in lanes for plan in self._lane_plans(lane, pool, counts[lane])]
-        )
-        for lane in lanes:
-            self._lanes[lane, pool] = LaneTopics(
-                lane,
-                pool,
-                self._names.requests(lane, pool),
-                self._names.events(lane, pool),
-                tuple(self._names.delayed(d.name, lane, pool) for d in self._settings.delays),
-                counts[lane],
-            )
+        there = await self._maker.there(None)
+        made = [self._planned(lane, pool, there) for lane in lanes]
+        await self._maker.make([plan for topics in made for plan in self._lane_plans(topics)])
+        self._lanes |= {(topics.lane, pool): topics for topics in made}
 
-    def _lane_plans(self, lane: Lane, pool: str, partitions: int) -> list[TopicPlan]:
-        kept, names = self._kept(), self._names
-        delayed = [names.delayed(delay.name, lane, pool) for delay in self._settings.delays]
+    def _planned(self, lane: Lane, pool: str, there: Mapping[str, int]) -> LaneTopics:
+        names = self._names
+        ours = [names.delayed(delay.name, lane, pool) for delay in self._settings.delays]
+        others = [topic for topic in there if (found := delay_of(names, topic)) and found[1:] == (lane, pool)]
+        requests = names.requests(lane, pool)
+        partitions = there.get(requests, self._settings.partitions)
+        delayed = tuple(dict.fromkeys([*ours, *others]))
+        return LaneTopics(lane, pool, requests, names.events(lane, pool), delayed, partitions)
+
+    def _lane_plans(self, topics: LaneTopics) -> list[TopicPlan]:
+        kept, partitions = self._kept(), topics.partitions
         return [
-            TopicPlan(names.events(lane, pool), partitions, self._dropped_after(self._settings.log_ms)),
-            *(TopicPlan(name, partitions, kept) for name in delayed),
-            TopicPlan(names.requests(lane, pool), partitions, kept),
+            TopicPlan(topics.events, partitions, self._dropped_after(self._settings.log_ms)),
+            *(TopicPlan(name, partitions, kept) for name in topics.delayed),
+            TopicPlan(topics.requests, partitions, kept),
         ]
 
     async def _there_lately(self) -> dict[str, int]:

@@ -34,7 +34,6 @@ class Outcome(enum.Enum):
     COMMITTED = enum.auto()
     OUTDATED = enum.auto()  # the group refused the membership
     ANEW = enum.auto()  # nothing was committed; the producer is of no use any more
-    REFUSED = enum.auto()  # likewise: a topic takes nothing from us
     UNKNOWN = enum.auto()  # nor is it here, and whether it committed is not known
 
 
@@ -82,9 +81,6 @@ class Transactions:
         producer.begin_transaction()
         try:
             self._fill(producer, records, offsets, membership)
-        except ke.TopicAuthorizationFailedError:
-            self.discard()
-            return Outcome.REFUSED
         except (Untakeable, ke.AuthorizationError):
             self._abort()
             raise

@@ -378,6 +378,22 @@ async def test_a_retry_is_forwarded_by_whoever_owns_its_delay_to_the_same_index(
     assert all(delivery.redelivered for delivery in again.values())
 
 
+async def test_what_waits_for_a_delay_that_is_no_longer_set_comes_all_the_same(
+    fleet: Fleet, kafka_url: str, prefix: str
+) -> None:
+    session = await fleet.consume()
+    ref = await publish_one(fleet.broker)
+    [delivery] = await deliveries(session, 1)
+    assert await session.settle(delivery, 0, Retry(1, "busy"))
+    await session.close()
+    later = Fleet(await connect(kafka_url, prefix=prefix, options={**OPTIONS, "delays": "1h"}))
+    try:
+        [again] = await deliveries(await later.consume(), 1)
+    finally:
+        await later.close()
+    assert (again.ref, again.redelivered) == (ref, True)
+
+
 async def test_a_lease_that_the_brokers_do_not_allow_is_one_clear_sentence(fleet: Fleet) -> None:
     with pytest.raises(BrokerRefused, match=r"group\.min\.session\.timeout\.ms"):
         await fleet.broker.consume([Lane.STANDARD], 100)

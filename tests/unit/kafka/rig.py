@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -157,7 +157,9 @@ class Rig:
         base = f"x.{{}}.{pool}.{lane.value}" if pool else f"x.{{}}.{lane.value}"
         return LaneTopics(lane, pool, base.format("requests"), base.format("events"), (), 1)
 
-    async def reply(self, topic: str) -> None: ...
+    async def reply_to(self, topic: str) -> None: ...
+
+    def doubt(self, topics: Iterable[str]) -> None: ...
 
     async def again(self, topics: Sequence[str]) -> dict[str, str]:
         return {}

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from headrace.broker.kafka.holdings import Holdings, HoldingsParts
-from headrace.broker.kafka.settings import parse_delay
 from headrace.broker.kafka.tenure import Tenure
 from headrace.broker.names import Names
 from tests.unit.kafka.records import TOPICS
@@ -24,7 +23,7 @@ async def test_what_came_back_is_not_dropped_by_who_still_lets_go_of_it() -> Non
 
     async def work() -> None: ...
 
-    holdings = Holdings(HoldingsParts([TOPICS], (parse_delay("5s"),), Names("x"), work, let_go))
+    holdings = Holdings(HoldingsParts([TOPICS], Names("x"), work, let_go))
     holdings.attach(cast(Any, None), cast(Any, None))
     holdings.tenures[before.partition] = before
     holdings.revoked(frozenset([before.partition]), lambda: None)

@@ -129,10 +129,10 @@ async def test_one_that_has_ended_is_not_put_off(monkeypatch: Any) -> None:
         async def away(topic: str) -> None:
             raise BrokerUnavailable("no topic can be made now")
 
-        reply, rig.reply = rig.reply, away  # type: ignore[method-assign]
+        reply, rig.reply_to = rig.reply_to, away  # type: ignore[method-assign]
         with pytest.raises(BrokerUnavailable):
             await rig.session.settle(delivery, epoch, done(epoch))
-        rig.reply = reply  # type: ignore[method-assign]
+        rig.reply_to = reply  # type: ignore[method-assign]
         await rig.session.settle(delivery, epoch, Retry(1, "busy"))
         for record in rig.delayed():
             await finish_all(rig, rig.take(rig.copy(record, 1)))

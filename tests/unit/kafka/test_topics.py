@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kafka.admin import ConfigResource
 
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.clients import Clients
 from headrace.broker.kafka.settings import KafkaSettings
 from headrace.broker.kafka.topics import Topics
+from headrace.broker.message import Lane
 from headrace.broker.names import Names
 
 
@@ -43,6 +45,14 @@ class OneNode:
             }
             for name in wanted
         ]
+
+    def describe_configs(self, resources: list[ConfigResource], config_filter: str) -> dict[str, Any]:
+        """All of them are as they must be."""
+        kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        kept |= {"message.timestamp.type": "LogAppendTime", "unclean.leader.election.enable": "false"}
+        return {
+            "topic": {r.name: {name: {"value": value} for name, value in kept.items()} for r in resources}
+        }
 
     def create_topics(self, plans: dict[str, dict[str, Any]], raise_errors: bool) -> dict[str, Any]:
         self.made += plans
@@ -114,3 +124,13 @@ async def test_a_cluster_whose_nodes_all_start_just_now_is_worth_another_try(
     monkeypatch.setattr(node, "describe_cluster", lambda: {"brokers": []})
     with pytest.raises(BrokerUnavailable, match="no node that serves"):
         await topics_of(node).shared()
+
+
+async def test_topics_of_delays_that_were_once_set_are_read_on() -> None:
+    """What waits there has no other way back."""
+    old = "headrace.retry.7m.batch", "headrace.retry.7m.gpu.batch", "headrace.retry.odd.batch"
+    node = OneNode()
+    node.partitions = {**dict.fromkeys(old, 8), "headrace.requests.batch": 8}
+    lane = await topics_of(node).lane(Lane.BATCH)
+    assert lane.delayed[-1] == "headrace.retry.7m.batch"
+    assert not {*old[1:]} & {*lane.delayed}
