@@ -10,6 +10,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from headrace.broker.contract import DeadLetter, Done, PassOn, Release, Retry, Settlement
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.events import Event, Handed, Moved, Terminal
@@ -33,7 +35,7 @@ from headrace.broker.kafka.places import LogPlace, log_key
 from headrace.broker.kafka.settle import Item, Settler
 from headrace.broker.kafka.tenure import Bad, Claim, Tenure, claim_of
 from headrace.broker.kafka.topics import LaneTopics
-from headrace.broker.message import Delivery
+from headrace.broker.message import Delivery, Message
 
 logger = logging.getLogger(__name__)
 
@@ -135,18 +137,32 @@ class Settlements:
     async def _conclude(self, tenure: Tenure, delivery: Delivery, settlement: Done | DeadLetter) -> bool:
         if settlement.terminal is not None:
             await self._append_terminal(tenure, delivery, settlement.terminal, settlement)
-        records = await self._closing_records(tenure, delivery)
-        if isinstance(settlement, DeadLetter) and settlement.terminal is None:
-            records.append(self._letter(delivery, settlement.reason))
+        records = await self._records(tenure, delivery, settlement)
+        return await self._emit(tenure, delivery, settlement, records)
+
+    async def _emit(
+        self, tenure: Tenure, delivery: Delivery, settlement: Done | DeadLetter, records: Sequence[Record]
+    ) -> bool:
         try:
             return await self._complete(tenure, delivery, records)
         except (BrokerUnavailable, BrokerRefused):
             raise
         except BrokerError as error:
+            others = await self._records(tenure, delivery, settlement)
+            if [each.topic for each in others] != [each.topic for each in records]:
+                return await self._emit(tenure, delivery, settlement, others)  # its topic was closed to us
             # Its end stands in the log: a line that its topic does not take must not hold it up.
             logger.error("what tells of the end of %s is lost: %s", delivery.ref.request_id, error)
             letters = [_head(each) for each in records if each.topic == self._at.names.dead_letters]
             return await self._complete(tenure, delivery, letters)
+
+    async def _records(
+        self, tenure: Tenure, delivery: Delivery, settlement: Done | DeadLetter
+    ) -> list[Record]:
+        records = await self._closing_records(tenure, delivery)
+        if isinstance(settlement, DeadLetter) and settlement.terminal is None:
+            records.append(self._letter(delivery, settlement.reason))
+        return records
 
     async def _append_terminal(
         self, tenure: Tenure, delivery: Delivery, terminal: Terminal, settlement: Done | DeadLetter
@@ -178,26 +194,27 @@ class Settlements:
         if closing is None or closing.carrier != claim_of(delivery).offset:
             return []
         records = []
-        if closing.line is not None and await self._can_reply(delivery):
-            records.append(result_record(delivery.message, delivery.ref, closing.line, self._at.names))
+        if closing.line is not None:
+            message = await self._answerable(delivery)
+            records.append(result_record(message, delivery.ref, closing.line, self._at.names))
         if closing.dead_letter is not None:
             records.append(self._letter(delivery, closing.dead_letter))
         return records
 
-    async def _can_reply(self, delivery: Delivery) -> bool:
-        """Whether the reply topic can be had. A request that ended must not be held up by a topic that the
-        cluster does not let us make: its answer stands in its log."""
-        topic = delivery.message.reply_to
-        if topic is None:
-            return True
+    async def _answerable(self, delivery: Delivery) -> Message:
+        """The message, without a reply topic that the cluster does not let us make or write to: the request
+        has ended and is not held up, and its line goes to the results of all, so that it is not lost."""
+        message = delivery.message
+        if message.reply_to is None:
+            return message
         try:
-            await self._at.topics.reply_to(topic)
+            await self._at.topics.reply_to(message.reply_to)
         except BrokerUnavailable:
             raise
         except BrokerError as error:
-            logger.warning("the line of %s is lost: %s", delivery.ref.request_id, error)
-            return False
-        return True
+            logger.warning("the line of %s goes to the results of all: %s", delivery.ref.request_id, error)
+            return structs.replace(message, reply_to=None)
+        return message
 
     def _letter(self, delivery: Delivery, reason: str) -> Record:
         return dead_letter_record(claim_of(delivery).record, delivery.position, reason, self._at.names)
