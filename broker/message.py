@@ -78,15 +78,18 @@ class Delivery(msgspec.Struct, frozen=True):
     """One hand-over of a message to this consumer, held under a lease until it is settled.
 
     `position` is where the request was first published ("stream/entry" or "topic/partition/offset"): it
-    names the delivery in `started` and stays the same through retries and redeliveries. `ref.request_id`
-    equals `position` where the publisher gave no id. `handle` is the adapter's own; nobody else reads it.
-    `published_ms` is the broker's unix time of the first publish. `redelivered`: somebody had it before, or
-    may have had it (Kafka counts no deliveries: what a former owner of its partition may have held).
+    names the delivery in `started` and stays the same through retries and redeliveries. `record` is where the
+    copy stands that was handed over: twins that a forwarded retry left have one position, and are two
+    records. `ref.request_id` equals `position` where the publisher gave no id. `handle` is the adapter's own;
+    nobody else reads it. `published_ms` is the broker's unix time of the first publish. `redelivered`:
+    somebody had it before, or may have had it (Kafka counts no deliveries: what a former owner of its
+    partition may have held).
     """
 
     message: Message
     ref: RequestRef
     position: str
+    record: str
     published_ms: int
     handle: object
     redelivered: bool = False

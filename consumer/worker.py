@@ -89,7 +89,7 @@ class Worker:
         self._settings = settings
         self._drain = drain
         self._servings: dict[InFlight, Serving] = {}
-        self._by_position: dict[str, Serving] = {}  # the latest one of each
+        self._by_record: dict[str, Serving] = {}  # the latest one of each
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
         self._side = SideTasks()
         self._engine_ready: asyncio.Future[EngineInfo] = asyncio.get_running_loop().create_future()
@@ -195,12 +195,12 @@ class Worker:
         return self._settings.model or self._engine_ready.result().model
 
     def _take(self, delivery: Delivery, means: Means) -> Serving:
-        if (former := self._by_position.get(delivery.position)) is not None:
+        if (former := self._by_record.get(delivery.record)) is not None:
             former.lost("its lease lapsed before it came back to us")
         serving = Serving.of(delivery, means)
         flight = serving.flight
         self.counters.pulled += 1
-        self._servings[flight] = self._by_position[flight.position] = serving
+        self._servings[flight] = self._by_record[delivery.record] = serving
         if self._drain.requested:
             serving.release()
         self._tasks[flight] = self._side.start(self._serve(serving), f"request {flight.request_id}")
@@ -212,8 +212,9 @@ class Worker:
             settled = await serving.run()
         finally:
             del self._servings[flight], self._tasks[flight]
-            if self._by_position.get(flight.position) is serving:  # else it was taken anew meanwhile
-                del self._by_position[flight.position]
+            record = flight.delivery.record
+            if self._by_record.get(record) is serving:  # else it was taken anew meanwhile
+                del self._by_record[record]
             if self._intake is not None:
                 self._intake.left(serving)
         self.counters.left(flight, settled=settled)
@@ -235,7 +236,7 @@ class Worker:
     def _lost(self, deliveries: Sequence[Delivery]) -> None:
         """The same request may have come back since, as another delivery: that one is not lost."""
         for delivery in deliveries:
-            serving = self._by_position.get(delivery.position)
+            serving = self._by_record.get(delivery.record)
             if serving is not None and serving.flight.delivery is delivery:
                 serving.lost("its lease lapsed")
 

@@ -18,7 +18,7 @@ from headrace.broker.errors import BrokerError
 from headrace.broker.events import Event, Fence, Handed
 from headrace.broker.kafka.bridge import fail, resolve
 from headrace.broker.kafka.clients import Acknowledged
-from headrace.broker.kafka.clock import local_ms
+from headrace.broker.kafka.clock import steady_ms
 from headrace.broker.kafka.codec import Record, size_of
 from headrace.broker.kafka.departures import Departure
 from headrace.broker.kafka.epochs import Beside
@@ -96,7 +96,7 @@ class Appender:
             self._under_way -= Counter(logs)
             for known, end in ends:
                 known.writing.remove(end)
-        now_ms = local_ms()
+        now_ms = steady_ms()
         for entry, answer in zip(entries, answers, strict=False):
             entry.tenure.logs.append(entry.key, entry.event, answer.offset, entry.beside, now_ms)
 
@@ -141,7 +141,7 @@ class Appender:
 
     async def repeat_fences(self, tenures: Sequence[Tenure]) -> None:
         """For readers that start later, from a time: they must see the epoch in force."""
-        due = [tenure for tenure in tenures if local_ms() - tenure.fenced_ms >= FENCE_EVERY_MS]
+        due = [tenure for tenure in tenures if steady_ms() - tenure.fenced_ms >= FENCE_EVERY_MS]
         records = [
             encode_event_record(tenure.topics.events, tenure.number, None, Fence(tenure.epoch))
             for tenure in due
@@ -154,11 +154,11 @@ class Appender:
             tenure.logs.fence(tenure.epoch, answer.offset)
             if headers:
                 tenure.logs.ended.told(answer.offset)
-            tenure.fenced_ms = local_ms()
+            tenure.fenced_ms = steady_ms()
 
     async def state_anew(self, tenures: Sequence[Tenure]) -> None:
         """Logs that began long ago, so that a successor need not read back so far."""
-        before_ms = local_ms() - STATE_EVERY_MS
+        before_ms = steady_ms() - STATE_EVERY_MS
         for tenure in tenures:
             overdue = [key for key in tenure.logs.overdue(before_ms) if not tenure.in_doubt(key)]
             for key in overdue[:_STATED_AT_ONCE]:
@@ -172,7 +172,7 @@ class Appender:
         done = self._stating[id(tenure), key] = asyncio.Event()
         try:
             (answer,) = await self._publisher.send([record])
-            tenure.logs.stated(key, answer.offset, local_ms())
+            tenure.logs.stated(key, answer.offset, steady_ms())
         except BrokerError as error:
             logger.debug("a log is stated later: %s", error)
         finally:

@@ -30,3 +30,11 @@ class BrokerClock:
 
 def local_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def steady_ms() -> int:
+    """For how long ago something was, whatever our clock is set to meanwhile."""
+    return _BEGAN_MS + time.monotonic_ns() // 1_000_000
+
+
+_BEGAN_MS = local_ms() - time.monotonic_ns() // 1_000_000

@@ -32,7 +32,7 @@ Beside: TypeAlias = Closing | Departure | None
 @dataclass(slots=True)
 class Log:
     """The log of one request. `since`: offset from which it can be read (its first event, or a statement);
-    None while it has none. `stated_ms`: when that was written, by our clock. `departure`: beside the last
+    None while it has none. `stated_ms`: when that was written, see `steady_ms`. `departure`: beside the last
     `moved` that counts."""
 
     state: LogState

@@ -97,7 +97,12 @@ class GroupReader:
 def _stable(
     consumer: KafkaConsumer, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndMetadata] | None:
-    """All in one request; the public `committed` makes one for each partition."""
+    """All in one request; the public `committed` makes one for each partition.
+
+    kafka-python keeps a question that it gave up waiting for, and gives its answer to whoever asks the same
+    the next time, however much later: what stood there then, before others owned the partitions.
+    """
+    consumer._coordinator._offset_fetch_futures.clear()
     try:
         found: dict[TopicPartition, OffsetAndMetadata] = consumer._coordinator.fetch_committed_offsets(
             list(partitions), timeout_ms=_STABLE_MS

@@ -132,10 +132,13 @@ class Housekeeping:
 
     async def _forward_due(self) -> None:
         now_ms = self._at.clock.now_ms()
-        for delay in list(self._holdings.delays.values()):
-            due = [] if delay.busy else delay.due(now_ms)
-            if due:
-                await self._forward(delay, due)
+        firsts = {delay: delay.next_due_ms() for delay in self._holdings.delays.values()}
+        delays = [delay for delay, at_ms in firsts.items() if at_ms is not None and at_ms <= now_ms]
+        # Who was frozen and overtaken finds all of them due when it wakes: others have forwarded them, and
+        # run them, so long ago that a twin might not be known any more.
+        ours = await asyncio.gather(*(self._settler.add(Item(delay, None, [])) for delay in delays))
+        for delay in (delay for delay, held in zip(delays, ours, strict=True) if held):
+            await self._forward(delay, delay.due(now_ms))
 
     async def _forward(self, delay: DelayTenure, due: list[Due]) -> None:
         """Published and acknowledged first, completed after."""

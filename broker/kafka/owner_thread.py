@@ -125,6 +125,11 @@ class OwnerThread:
         if soon:
             self._busy_at = time.monotonic()
 
+    def join_again(self) -> None:
+        """Has the group deal its partitions anew; each member keeps what stays with it."""
+        if (membership := self._membership) is not None:
+            self.do(membership.member_id, lambda consumer: consumer._coordinator.request_rejoin())
+
     def stop(self) -> None:
         """Leaves the group, without another word about its partitions, and ends."""
         self._stopped.set()

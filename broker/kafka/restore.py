@@ -21,7 +21,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Fence
 from headrace.broker.kafka.bridge import resolve, tell
-from headrace.broker.kafka.clock import local_ms
+from headrace.broker.kafka.clock import steady_ms
 from headrace.broker.kafka.commits import Committed, encode_metadata
 from headrace.broker.kafka.epochs import PartitionLogs
 from headrace.broker.kafka.event_records import encode_event_record
@@ -134,7 +134,10 @@ class Restorer:
             if not kept:
                 tell(loop, resolve, done, kept)
                 return
-            sent = consumer.commit_async({partition: offsets[partition] for partition in kept})
+            # `commit_async` answers, where the coordinator is unknown, once that is found, and sends it only
+            # then: the commit may be refused, or come after our first transaction and undo that.
+            ours = {partition: offsets[partition] for partition in kept}
+            sent = consumer._coordinator._do_commit_offsets_async(ours)
             sent.add_callback(lambda _: tell(loop, resolve, done, kept))
             sent.add_errback(lambda _: tell(loop, resolve, done, None))
 
@@ -193,7 +196,7 @@ class Restorer:
             except BrokerUnavailable as error:
                 logger.debug("a restore is repeated: %s", error)
                 await asyncio.sleep(_AGAIN_S)
-        now_ms, found = local_ms(), {}
+        now_ms, found = steady_ms(), {}
         for one in taking:
             logs = PartitionLogs(stretches[one.events].start)
             for record in read[one.events]:
@@ -212,7 +215,7 @@ class Restorer:
             logs,
             taking.end,
             member,
-            local_ms(),
+            steady_ms(),
             most_bytes=self._most_bytes,
         )
         tenure.tidy()

@@ -9,6 +9,7 @@
     Appender          events outside transactions                                 appender
     Settler           everything else in transactions                             settlements, settle
     Housekeeping      fences repeated, delays forwarded, topics trimmed           housekeeping
+    Orphans           partitions that static members left without an owner        orphans
 
 Leases are those of partitions: the session in the group, which lasts as long as `heartbeat` is called.
 """
@@ -42,6 +43,7 @@ from headrace.broker.kafka.holdings import Holdings, HoldingsParts
 from headrace.broker.kafka.housekeeping import Housekeeping
 from headrace.broker.kafka.membership import owner_options, release_s
 from headrace.broker.kafka.opening import Opening
+from headrace.broker.kafka.orphans import Orphans
 from headrace.broker.kafka.owner_thread import OwnerThread
 from headrace.broker.kafka.places import log_key
 from headrace.broker.kafka.restore import Restorer
@@ -95,6 +97,8 @@ class KafkaSession:
             self._show_life()
             self._owner.start()
             self._housekeeping.start()
+            if self._at.settings.group_instance_id is not None:
+                self._orphans.start()
             self._following = asyncio.create_task(self._follow_control(), name="headrace kafka lanes")
             await self._joined()
         except BaseException:
@@ -129,6 +133,7 @@ class KafkaSession:
         self._housekeeping = Housekeeping(
             at, self._holdings, self._appender, self._settlements, self._settler
         )
+        self._orphans = Orphans(at.clients, group_of(at.names, self._pool), topics, self._owner.join_again)
 
     def _is_paused(self, lane: Lane) -> bool:
         return self._at.control.is_paused(lane, self._pool)
@@ -279,6 +284,7 @@ class KafkaSession:
             task.cancel()
         await asyncio.gather(*side, return_exceptions=True)
         await self._housekeeping.close()
+        await self._orphans.close()
         with contextlib.suppress(BrokerError, TimeoutError):
             await asyncio.wait_for(self._let_go(list(self._holdings.tenures.values())), _GOODBYE_S)
         self._owner.stop()

@@ -186,7 +186,7 @@ class Settler:
     async def _flush(self, batch: list[Item]) -> None:
         """Repeats until each item is committed, refused or failed."""
         if not self._parts.exactly_once:
-            await self._publish_lines(batch)
+            await self._publish_lines(self._still_held(batch))
         while batch := self._still_held(batch):
             membership = self._parts.membership()
             if membership is None or any(item.tenure.member != membership.member_id for item in batch):
@@ -210,9 +210,10 @@ class Settler:
                 for item in batch:
                     self._fail(item, error)
                 return
-            if outcome is Outcome.COMMITTED or (
-                outcome is Outcome.UNKNOWN and await self._landed(batch, commits)
-            ):
+            if outcome is Outcome.UNKNOWN and await self._landed(batch, commits):
+                # Of what went meanwhile nobody can tell: all that is left may be what stood there before.
+                batch, outcome = self._still_held(batch), Outcome.COMMITTED
+            if outcome is Outcome.COMMITTED:
                 self._commit(batch)
                 return
             if outcome is Outcome.OUTDATED:

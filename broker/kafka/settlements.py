@@ -263,6 +263,8 @@ class Settlements:
         copy = Record(tenure.topics.requests, claim.record.value, claim.record.key, headers, tenure.number)
         try:
             await self.hand_back(tenure, delivery, epoch, "handed on: it ran for long")
+            if not await self.confirm(tenure):
+                return  # its owner of today may have finished it, long ago
             await self._at.publisher.send([copy])
             await self._complete(tenure, delivery)
         except BrokerError:

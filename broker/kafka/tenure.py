@@ -70,7 +70,7 @@ class Tenure:
     `epoch` is that of the partition's fence; `top_epoch` the highest that this owner committed (a second
     `open` takes a new one for its request alone). `known_end`: how far requests are known to stand. `member`:
     the membership under which it was assigned. `leaving`: nothing more begins. `gone`: it is over.
-    `most_bytes`: of a record that is taken.
+    `most_bytes`: of a record that is taken. `fenced_ms`: see `steady_ms`.
     A zombie has a tenure too: it cannot know that another one has begun.
     """
 
@@ -159,6 +159,7 @@ class Tenure:
             message=decoded.message,
             ref=decoded.ref,
             position=decoded.position,
+            record=self.position(record.offset),
             published_ms=decoded.published_ms,
             handle=Claim(self, record, decoded),
             # Kafka counts no deliveries: log and delay topic tell for sure, the place of the record perhaps.

@@ -61,6 +61,7 @@ def decode(
         message=message,
         ref=RequestRef(message.request_id or position, message.tenant),
         position=position,
+        record=entry.place,
         published_ms=int(position.rpartition("/")[2].partition("-")[0]),
         handle=entry,
         redelivered=redelivered or POSITION in fields,

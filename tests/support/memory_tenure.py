@@ -91,6 +91,7 @@ class Tenure:
             message=decoded.message,
             ref=decoded.ref,
             position=decoded.position,
+            record=f"{self.partition.id}/{offset}",
             published_ms=decoded.published_ms,
             handle=Claim(self.partition.id, offset, self.epoch),
             # Kafka counts no deliveries: log and delay topic tell for sure, the place of the record perhaps.

@@ -81,13 +81,15 @@ def delivery(
     lane: Lane = Lane.STANDARD,
     published_ms: int = NOW_MS - 5,
     position: str | None = None,
+    record: str | None = None,
     **fields: Any,
 ) -> Delivery:
     """`fields`: further ones of its message."""
     asked = line() if body is None else body
     message = Message(asked, name, lane, stream=stream, deadline_ms=deadline_ms, **fields)
     place = f"{QUEUE}/{name}" if position is None else position
-    return Delivery(message, RequestRef(name, message.tenant), place, published_ms, handle=name)
+    ref = RequestRef(name, message.tenant)
+    return Delivery(message, ref, place, record or place, published_ms, handle=name)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -59,3 +60,24 @@ async def test_one_that_is_lost_may_leave_after_the_same_one_delivered_anew(
         await asyncio.sleep(0.01)
         assert not rig.task.done(), rig.task
         assert rig.worker.waiting == 0
+
+
+async def test_twins_that_a_forwarded_retry_left_are_each_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka: both bear the position of the first publish, and each holds a record that must be completed."""
+    async with Rig() as rig:
+        opened, settled = rig.session.open, list[str]()
+        settle = rig.session.settle
+
+        async def judge(one: Delivery) -> Opened:
+            return Opened(OpenOutcome.TWIN) if one.record == "copy 2" else await opened(one)
+
+        async def note(one: Delivery, *rest: Any) -> bool:
+            settled.append(one.record)
+            return await settle(one, *rest)
+
+        monkeypatch.setattr(rig.session, "open", judge)
+        monkeypatch.setattr(rig.session, "settle", note)
+        rig.publish(delivery(record="copy 1"), delivery(record="copy 2"))
+        rig.engine.give((await rig.engine.get()).id, 65, finish="stop")
+        await eventually(lambda: rig.worker.in_flight == 0)
+        assert sorted(settled) == ["copy 1", "copy 2"]

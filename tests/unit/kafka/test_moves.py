@@ -131,15 +131,27 @@ async def test_the_record_of_a_first_move_is_a_twin_once_its_request_began_here_
         assert (await rig.session.open(delivery)).outcome is OpenOutcome.TWIN
 
 
+async def hand_on_late(rig: Rig, delivery: Delivery, writes: int) -> None:
+    """Its copy, the last of its writes, is published; its completion takes longer than it is waited for."""
+    answers = [asyncio.Event() for _ in range(writes)]
+    rig.publisher.answers = list(answers)
+    handing = asyncio.create_task(rig.settlements.hand_on(rig.tenure, delivery))
+    for answer in answers[:-1]:
+        answer.set()
+    await until(lambda: bool(rig.publisher.sent))
+    rig.stalled = True
+    answers[-1].set()
+    with pytest.raises(BrokerUnavailable):
+        await handing
+
+
 @pytest.mark.usefixtures("impatient", "narrow")
 async def test_what_was_handed_on_is_not_taken_again_once_it_is_completed() -> None:
     async with Rig() as rig:
         delivery, *_ = rig.take(*(request(n, f"{n}") for n in range(8)))
         await begin(rig, delivery)
-        rig.stalled = True
         assert rig.tenure.blocking() is delivery
-        with pytest.raises(BrokerUnavailable):
-            await rig.settlements.hand_on(rig.tenure, delivery)
+        await hand_on_late(rig, delivery, writes=2)
         rig.stalled = False
         await settled(rig)
         again = [rig.tenure.take()] if rig.tenure.oldest_ms() is not None else []
@@ -157,9 +169,7 @@ async def test_what_was_handed_on_is_not_taken_again_once_it_is_completed() -> N
 async def test_what_was_handed_on_and_taken_again_before_it_is_completed() -> None:
     async with Rig() as rig:
         delivery, *_ = rig.take(*(request(n, f"{n}") for n in range(8)))
-        rig.stalled = True
-        with pytest.raises(BrokerUnavailable):
-            await rig.settlements.hand_on(rig.tenure, delivery)
+        await hand_on_late(rig, delivery, writes=1)
         again = rig.tenure.take()
         opening = asyncio.create_task(rig.session.open(again))
         await asyncio.sleep(0.03)

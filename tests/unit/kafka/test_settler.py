@@ -234,6 +234,16 @@ async def test_at_least_once_the_lines_go_before_their_transaction() -> None:
     assert cluster.sent == [[], []]
 
 
+async def test_at_least_once_nothing_is_emitted_for_what_went_before_its_turn() -> None:
+    cluster, went = Cluster(), Holder()
+    async with settler_of(cluster, exactly_once=False) as settler:
+        settled = asyncio.create_task(settler.add(item(went, 0, b"line")))
+        await asyncio.sleep(0)
+        went.gone = True
+        assert not await settled
+    assert cluster.published == [], "its new owner emits that line"
+
+
 async def test_flushing_waits_for_what_is_under_way_and_not_for_ever() -> None:
     cluster, holder = Cluster(membership=None), Holder()
     async with settler_of(cluster) as settler:
@@ -262,6 +272,21 @@ async def test_a_partition_that_went_meanwhile_does_not_make_a_transaction_that_
         await asyncio.gather(*both)
     assert cluster.sent[1] == [b"0", b"1"]
     assert len(cluster.sent) == 2, "the line of a record that was completed is sent again"
+
+
+async def test_what_went_is_not_confirmed_by_what_stood_there_before() -> None:
+    """A transaction that was aborted, of unknown fate; what is left of it would have changed nothing."""
+    went, held = Holder(0), Holder(1)
+    cluster = Cluster([Outcome.COMMITTED, Outcome.OUTDATED, Outcome.UNKNOWN])
+
+    def lose() -> None:
+        went.gone = len(cluster.sent) == 2
+
+    cluster.before = lose
+    async with settler_of(cluster) as settler:
+        assert await settler.add(item(held, None))
+        both = [asyncio.create_task(settler.add(item(h, None))) for h in (went, held)]
+        assert await asyncio.gather(*both) == [False, True]
 
 
 async def test_a_topic_that_cannot_be_had_any_more_holds_up_no_one_else() -> None:
