@@ -2,9 +2,9 @@
 
 A request asks for them by `stream` and `reply_to`. `lines.output.chunk_line` says what a chunk is and how a
 reader puts them together; here is decided which there are: one for each delta with text, and with the first
-`started` of an owner, or of an epoch, one that says all so far again, from the beginning. So a reader needs
-to know nothing of owners, engines and restarts, and no two chunks of one answer and one (`epoch`, `seq`) are
-ever made.
+`started` of an owner, or of an epoch, one that says all so far again, from the beginning, be it nothing: what
+was said before may be void. So a reader needs to know nothing of owners, engines and restarts, and no two
+chunks of one answer and one (`epoch`, `seq`) are ever made.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ def chunks_of(flight: InFlight, events: Sequence[Event], *, model: str, created:
     deltas = {event.choice: event for event in events if isinstance(event, Delta)}
     from_the_start = isinstance(events[0], Started) and not _goes_on(outbox)
     last_seq = outbox.next_seq - 1 + len(deltas)
+    is_news = from_the_start and outbox.next_seq > 0  # also that an answer is empty: it may have begun anew
     chunks = []
     for choice in range(len(flight.answers)) if from_the_start else deltas:
         written, fresh = outbox.written.characters(choice), deltas[choice].text if choice in deltas else ""
         part = _part(flight, choice, written, fresh, from_the_start=from_the_start)
-        if part.content or part.calls:
+        if part.content or part.calls or is_news:
             chunk = chunk_line(
                 flight.parsed,
                 request_id=flight.request_id,

@@ -128,9 +128,14 @@ def refused(error: LineError) -> Failure:
     return Failure(Kind.INVALID, error.code, error.message, BAD_REQUEST, param)
 
 
+def is_bug(error: EngineError) -> bool:
+    """Whether a step of the engine failed; every other error says that a request was not taken in."""
+    return error.code == "internal_error"
+
+
 def refused_by_engine(error: EngineError, param: str) -> Failure:
     """`param`: what the user calls the parameter that the engine names."""
-    if error.code == "internal_error":
+    if is_bug(error):
         return Failure(Kind.BUG, error.code, error.message, INTERNAL, param)
     if error.code == "rate_limit_exceeded":
         return Failure(Kind.OVERDUE, error.code, error.message, TOO_MANY)

@@ -40,6 +40,7 @@ class Placement:
         self._engine: EngineHandle | None = None
         self._waiting: dict[InFlight, None] = {}  # in order of arrival; one position may come twice
         self._placed: dict[str, InFlight] = {}  # by key
+        self._heard: set[str] = set()  # keys of those that the engine has said something of, but errors
         self._leaving: set[str] = set()  # keys that were aborted and forgotten
         self._keys = itertools.count()
 
@@ -127,7 +128,9 @@ class Placement:
             flight.received(output, now)
             if flight.phase is Phase.ENDING:
                 finished += isinstance(flight.terminal(), Finished)
-                self._end(flight)
+                self._end(flight, output)
+            elif output.error is None:
+                self._heard.add(output.id)
             self._on_change(flight)
         if outputs:
             self._place()
@@ -182,15 +185,20 @@ class Placement:
     def _forget(self, flight: InFlight) -> None:
         assert flight.key is not None
         del self._placed[flight.key]
+        self._heard.discard(flight.key)
         flight.displaced(self._clock())
 
-    def _end(self, flight: InFlight) -> None:
+    def _end(self, flight: InFlight, last: Output) -> None:
         """It has failed or is whole. One of several answers that fails is the end of all, and the others are
-        to stop; one that failed before its first token was refused, and so were they."""
-        if flight.answers.others_are_open and not flight.suspicion.barren:
+        to stop, unless none of them was taken in."""
+        if flight.answers.others_are_open and not self._was_refused(last):
             self._expel(flight)
         else:
             self._forget(flight)
+
+    def _was_refused(self, last: Output) -> bool:
+        """Whether the engine never had it: that is said once, for all its answers, and nothing follows."""
+        return last.error is not None and not failures.is_bug(last.error) and last.id not in self._heard
 
     def _take_out(self, flight: InFlight) -> None:
         """It waits for its next placing, unless it was to be stopped anyway."""

@@ -27,6 +27,7 @@ from headrace.gpu_engine.api import EngineInfo, Ready, Stepped, Unusable
 log = logging.getLogger(__name__)
 
 SLICES = 20
+PARTING_S = 1.0  # for its last step: all in it was handed back, and who stops us waits 5 s for all
 
 
 class Health:
@@ -102,7 +103,7 @@ class Watchdog:
             except EngineDied as death:
                 log.warning("%s; it had %d requests", death, len(self._placement.in_engine))
             finally:
-                await engine.close()
+                await engine.close(PARTING_S)
             self._bury()
             self.restarts += 1
 

@@ -64,6 +64,7 @@ class Figures:
         self._groups: dict[str, ConsumerThread] = {}
         self._recent: dict[TopicPartition, tuple[float, Committed]] = {}
         self._asking = asyncio.Lock()
+        self._making = asyncio.Lock()
 
     async def is_finished(self, place: LogPlace, offset: int) -> bool:
         """Whether the delivery of this record was settled, as of a second ago. Many may ask at once."""
@@ -204,12 +205,16 @@ class Figures:
         """What the group of a pool committed. Stable offsets: a transaction that just ended is waited for."""
         if not partitions:
             return {}
-        group = group_of(self._at.names, pool)
-        if group not in self._groups:
-            self._groups[group] = await self._at.clients.consumer(
-                group_id=group, isolation_level="read_committed"
-            )
-        return await self._groups[group].call(lambda consumer: _read_commits(consumer, partitions))
+        thread = await self._reader_of(group_of(self._at.names, pool))
+        return await thread.call(lambda consumer: _read_commits(consumer, partitions))
+
+    async def _reader_of(self, group: str) -> ConsumerThread:
+        async with self._making:  # of many who ask at once, the first one makes it
+            if group not in self._groups:
+                self._groups[group] = await self._at.clients.consumer(
+                    group_id=group, isolation_level="read_committed"
+                )
+            return self._groups[group]
 
 
 def _count(lane: Lane, topics: LaneTopics | None, standing: _Standing, leases: Sequence[Lease]) -> _Count:

@@ -4,8 +4,10 @@
     a position        is the place itself
     somebody's own    where murmur2 and where CRC32 of it point, in each lane; then a scan of the rest
 
-What was published through this connection is remembered. Scans are bounded (`_MOST_RECORDS`, the newest of
-each partition first): a foreign id that is older than that is not found any more.
+What was published through this connection is remembered. Scans are bounded (`_MOST_RECORDS`): for an id of
+ours from its making on, and then, as for all others, the newest of each partition. What stands in neither is
+not found any more. A log of which only later events are found is followed back to its beginning: see
+`_newest_of`.
 """
 
 from __future__ import annotations
@@ -18,14 +20,21 @@ from dataclasses import dataclass, replace
 from kafka.structs import TopicPartition
 
 from headrace.broker.ids import Place, read_request_id
-from headrace.broker.kafka.clients import ConsumerRecord
-from headrace.broker.kafka.codec import POSITION
-from headrace.broker.kafka.history import Bounds, History, Wanted
+from headrace.broker.kafka.finding import (
+    age,
+    begins_log,
+    copy_of,
+    first_of_each,
+    newest,
+    oldest,
+    partition_of,
+    wanted,
+)
+from headrace.broker.kafka.history import History
 from headrace.broker.kafka.places import (
     LogPlace,
     java_partition,
     librdkafka_partition,
-    log_key,
     parse_position,
 )
 from headrace.broker.kafka.topics import LaneTopics, Topics
@@ -34,14 +43,16 @@ from headrace.broker.names import Names
 
 _REMEMBERED = 20_000
 _MOST_RECORDS = 50_000  # of one scan
+_WIDER = 8  # times as many, in the next scan for the beginning of a log
+_FIRST_FEW = 8  # records of a partition, by which a beginning is known
 _LATE_MS = 60 * 60 * 1000  # an id of ours is published within this time of its making
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
     """A log's place, and since when it can have entries (0: unknown). `ended`: its terminal record stands.
-    `copy`: offset of the record by which this connection published the request, where an earlier copy may
-    have begun the log, long before."""
+    `copy`: offset of the record by which the request was published, where an earlier copy may have begun the
+    log, long before."""
 
     place: LogPlace
     since_ms: int
@@ -124,7 +135,7 @@ class Homes:
 
     async def earliest(self, ref: RequestRef, home: Home) -> Home:
         """The home without doubt: since the first record or event of the request that is found there."""
-        found = await self._search(ref, [home.place], None, None)
+        found = await self._newest_of(ref, [home.place])
         sure = found or replace(home, copy=None)
         self.remember(ref, sure)
         return sure
@@ -162,37 +173,52 @@ class Homes:
     async def _search(
         self, ref: RequestRef, places: Sequence[LogPlace], since_ms: int | None, until_ms: int | None
     ) -> Home | None:
-        by_topic = {
-            topic: place
-            for place in places
-            for topic in (
-                TopicPartition(self._names.requests(place.lane, place.pool), place.partition),
-                TopicPartition(self._names.events(place.lane, place.pool), place.partition),
-            )
-        }
-        spans = _newest(await self._history.bounds(by_topic, since_ms))
-        key, request_id = log_key(ref).encode(), ref.request_id.encode(errors="replace")
-        tenant = ref.tenant.encode(errors="replace")
-
-        def wanted(record: ConsumerRecord) -> bool:
-            if until_ms is not None and record.timestamp > until_ms:
-                return False
-            if record.key == key:
-                return True
-            headers = dict(record.headers)
-            return headers.get("request-id") == request_id and headers.get("tenant", b"") == tenant
-
-        if len(places) == 1 and since_ms is not None:
-            if (found := await self._history.first(spans, wanted)) is None:
-                return None
-            # It may be a later copy: the id says since when there can be one.
-            return Home(places[0], min(found.timestamp, since_ms + self._margin_ms))
+        if since_ms is None:
+            return await self._newest_of(ref, places)
+        by_topic = self._by_topic(places)
+        spans = oldest(await self._history.bounds(by_topic, since_ms), _MOST_RECORDS)
+        of_request = wanted(ref, until_ms)
+        # It may be a later copy: the id says since when there can be one.
+        made_ms = since_ms + self._margin_ms
+        if len(places) == 1:
+            found = await self._history.first(spans, of_request)
+            return None if found is None else Home(places[0], min(found.timestamp, made_ms))
         # A request that was passed on stands in several pools; its log begins where it stood first.
-        firsts = await self._history.all(spans, _first_of_each(wanted))
+        firsts = await self._history.all(spans, first_of_each(of_request, 1))
         if not firsts:
             return None
-        first = min(firsts, key=lambda record: (record.timestamp, POSITION in dict(record.headers)))
-        return Home(by_topic[TopicPartition(first.topic, first.partition)], first.timestamp)
+        first = min(firsts, key=age)
+        return Home(by_topic[partition_of(first)], min(first.timestamp, made_ms))
+
+    async def _newest_of(self, ref: RequestRef, places: Sequence[LogPlace]) -> Home | None:
+        """Looks at the newest records. Where the first event that is found there may not be the first one of
+        its log, at more and more of that place."""
+        by_topic = self._by_topic(places)
+        bounds, most = await self._history.bounds(by_topic), _MOST_RECORDS
+        while True:
+            spans = newest(bounds, most)
+            firsts = await self._history.all(spans, first_of_each(wanted(ref, None), _FIRST_FEW))
+            if not firsts:
+                return None
+            first = min(firsts, key=age)
+            place = by_topic[partition_of(first)]
+            requests, events = self._topics_at(place)
+            of_log = [record for record in firsts if partition_of(record) == events]
+            begins = spans[events] == bounds[events] or begins_log(of_log)
+            if begins or not of_log:
+                return Home(place, first.timestamp, copy=None if begins else copy_of(first, requests))
+            bounds, most = {p: bounds[p] for p in (requests, events)}, most * _WIDER
+
+    def _by_topic(self, places: Iterable[LogPlace]) -> dict[TopicPartition, LogPlace]:
+        return {topic: place for place in places for topic in self._topics_at(place)}
+
+    def _topics_at(self, place: LogPlace) -> tuple[TopicPartition, TopicPartition]:
+        """Of requests, and of events."""
+        names, number = self._names, place.partition
+        return (
+            TopicPartition(names.requests(place.lane, place.pool), number),
+            TopicPartition(names.events(place.lane, place.pool), number),
+        )
 
     async def _at(self, place: LogPlace, offset: int, lanes: Sequence[LaneTopics]) -> Home | None:
         """The record of a position existed if its offset was given out."""
@@ -225,23 +251,3 @@ def _likely_places(ref: RequestRef, lanes: Sequence[LaneTopics]) -> list[LogPlac
 
 def _all_places(lanes: Sequence[LaneTopics]) -> list[LogPlace]:
     return [LogPlace(lane.lane, lane.pool, i) for lane in lanes for i in range(lane.partitions)]
-
-
-def _first_of_each(wanted: Wanted) -> Wanted:
-    """Of each partition only the first record that is wanted."""
-    seen: set[tuple[str, int]] = set()
-
-    def first(record: ConsumerRecord) -> bool:
-        partition = (record.topic, record.partition)
-        if partition in seen or not wanted(record):
-            return False
-        seen.add(partition)
-        return True
-
-    return first
-
-
-def _newest(bounds: Bounds) -> Bounds:
-    """Not more than `_MOST_RECORDS` of all partitions together."""
-    share = _MOST_RECORDS // max(1, len(bounds))
-    return {p: (max(start, end - share), end) for p, (start, end) in bounds.items()}

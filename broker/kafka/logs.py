@@ -13,8 +13,9 @@ from typing import TypeAlias
 
 from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerError, BrokerUnavailable, UnknownCursor
-from headrace.broker.events import Event, Logged, Moved, Started
+from headrace.broker.events import Event, Logged, Moved
 from headrace.broker.fold import Fold
+from headrace.broker.kafka.beginnings import is_beginning
 from headrace.broker.kafka.homes import Home, Homes
 from headrace.broker.kafka.partition_reader import PartitionReader
 from headrace.broker.kafka.places import LogPlace, Position, log_key, parse_cursor, parse_place
@@ -41,7 +42,8 @@ class LogReader:
         """See `Broker.watch`. Rides out losses of the connection: it reads on from where it is."""
         if cursor:
             await self._check_cursor(ref, cursor)
-        home: Home | None = await self._without_doubt(ref, await self._wait_for(ref))
+        begins = await self._without_doubt(ref, await self._wait_for(ref))
+        home: Home | None = begins
         state, left = Fold(), dict[LogPlace, int]()
         while home is not None:
             here, home = home, None
@@ -50,7 +52,7 @@ class LogReader:
                     counts = state.read(event)
                     yield Logged(f"{here.place.text}/{entry.offset}", event)
                     if state.ended:
-                        self._homes.ended(ref, here)
+                        self._homes.ended(ref, begins)  # and not `here`, which is where it ended
                         return
                     if counts and (home := _goes_on(event, entry)) is not None:
                         left[here.place] = entry.offset + 1
@@ -115,10 +117,9 @@ class LogReader:
         beginning of our copy's, or our copy was settled and nothing came."""
         if home.copy is None:
             return home
-        own, backoff = Position(home.place, home.copy).text(self._names), Backoff()
-        event = await self._first_event(ref, home, home.copy)
-        if isinstance(event, Started) and event.delivery == own:
+        if await self._begins_with(home.copy, ref, home):
             return self._homes.begins_here(ref, home)
+        backoff = Backoff()
         while True:
             try:
                 return await self._homes.earliest(ref, home)
@@ -126,19 +127,20 @@ class LogReader:
                 self._tails.check()
                 await backoff.wait()
 
-    async def _first_event(self, ref: RequestRef, home: Home, copy: int) -> Event | None:
-        """Waits for the first event since our copy; None: it was settled, and there is none."""
+    async def _begins_with(self, copy: int, ref: RequestRef, home: Home) -> bool:
+        """Waits until the first events since our copy tell; False also where it was settled before."""
+        own = Position(home.place, copy).text(self._names)
         async with contextlib.aclosing(self._read(home, ref, 0)) as entries:
-            first = asyncio.ensure_future(_own_event(entries))
+            told = asyncio.ensure_future(_is_beginning(entries, own))
             try:
-                while not (await asyncio.wait({first}, timeout=_LOOK_AGAIN_S))[0]:
+                while not (await asyncio.wait({told}, timeout=_LOOK_AGAIN_S))[0]:
                     with contextlib.suppress(BrokerError):  # who is not told waits on
                         if await self._is_finished(home.place, copy):
-                            return None
-                return first.result()
+                            return False
+                return told.result()
             finally:
-                first.cancel()
-                await asyncio.gather(first, return_exceptions=True)
+                told.cancel()
+                await asyncio.gather(told, return_exceptions=True)
 
     async def _first(self, ref: RequestRef) -> Home | None:
         """Watches all places where the log may begin, for a while."""
@@ -158,8 +160,8 @@ class LogReader:
                         await published.wait()
                         if (home := self._homes.remembered(ref)) is not None:
                             return home
-            holder = next((tail for tail, _ in tails if tail.ring.holds(key)), None)
-            return None if holder is None else Home(holder.place, holder.ring.floor_ms)
+            found = [(tail.ring.first_ms(key), tail.place) for tail, _ in tails if tail.ring.holds(key)]
+            return Home(min(found)[1], min(found)[0]) if found else None
         finally:
             self._homes.unlisten(ref, published)
             for tail, listener in tails:
@@ -198,11 +200,14 @@ class LogReader:
         return any(e.key == key for e in await self._reader.stored(place, key, since_ms))
 
 
-async def _own_event(entries: AsyncGenerator[tuple[Entry, Event], None]) -> Event | None:
+async def _is_beginning(entries: AsyncGenerator[tuple[Entry, Event], None], delivery: str) -> bool:
+    """As soon as the events of the request tell."""
+    seen: list[Event] = []
     async for entry, event in entries:
-        if entry.key is not None:
-            return event
-    return None
+        seen += [event] if entry.key is not None else []
+        if (told := is_beginning(seen, delivery)) is not None:
+            return told
+    return False
 
 
 def _goes_on(event: Event, entry: Entry) -> Home | None:

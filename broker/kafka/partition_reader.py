@@ -14,6 +14,7 @@ from kafka.structs import TopicPartition
 
 from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerUnavailable, UnknownCursor
+from headrace.broker.kafka.fences import fence_below
 from headrace.broker.kafka.history import History
 from headrace.broker.kafka.places import LogPlace
 from headrace.broker.kafka.rings import Entry, Ring, entry_of
@@ -21,6 +22,7 @@ from headrace.broker.kafka.tails import Listener, Tail, Tails
 from headrace.broker.names import Names
 
 _PAGE = 512
+_FENCES = 1_000
 _SKEW_MS = 1_000  # by which the times of ids may be wrong
 
 
@@ -30,6 +32,7 @@ class PartitionReader:
     def __init__(self, tails: Tails, history: History, names: Names, margin_ms: int) -> None:
         self._tails, self._history, self._names = tails, history, names
         self._margin_ms = margin_ms
+        self._fences: dict[tuple[TopicPartition, int], Entry | None] = {}  # the last ones that were asked for
 
     async def follow(self, place: LogPlace, key: bytes, since_ms: int) -> AsyncGenerator[Entry, None]:
         """Entries of the request and fences, in order, for ever. `since_ms`: when its request was made (0:
@@ -38,7 +41,10 @@ class PartitionReader:
         tail = await self._attach(place)
         listener = tail.listen(key)
         try:
-            start, given = await self._start(place, since_ms, tail.ring), False
+            start, fence = await self._start(place, since_ms, tail.ring)
+            given = False
+            if fence is not None:
+                yield fence
             while True:
                 self._tails.check()
                 listener.clear()
@@ -89,17 +95,30 @@ class PartitionReader:
                 self._tails.check()
                 await backoff.wait()
 
-    async def _start(self, place: LogPlace, since_ms: int, ring: Ring) -> int | None:
-        """The offset to start from; None: the ring holds all that can be there."""
+    async def _start(self, place: LogPlace, since_ms: int, ring: Ring) -> tuple[int | None, Entry | None]:
+        """The offset to start from, and the fence in force there; None: the ring holds all that can be
+        there."""
         if since_ms - _SKEW_MS >= ring.floor_ms:
-            return None
+            return None, None
         partition, backoff = self._partition(place), Backoff()
         while True:
             try:
-                return (await self._history.bounds([partition], self._from_ms(since_ms)))[partition][0]
+                start, _ = (await self._history.bounds([partition], self._from_ms(since_ms)))[partition]
+                if start >= ring.floor:
+                    return None, None
+                return start, await self._fence_below(partition, start)
             except BrokerUnavailable:
                 self._tails.check()
                 await backoff.wait()
+
+    async def _fence_below(self, partition: TopicPartition, start: int) -> Entry | None:
+        """Of many streams that begin at about the same time, most start at the same offset."""
+        if (partition, start) not in self._fences:
+            found = await fence_below(self._history, partition, start)
+            while len(self._fences) >= _FENCES:
+                del self._fences[next(iter(self._fences))]
+            self._fences[partition, start] = found
+        return self._fences[partition, start]
 
     async def _older(
         self, place: LogPlace, key: bytes, start: int, end: int, given: bool

@@ -52,11 +52,13 @@ def event_of(entry: Entry) -> Event | None:
 
 
 class Ring:
-    """The newest entries of one partition: all of [floor, next), and `fence`, the one in force below."""
+    """The newest entries of one partition: all of [floor, next), and `fence`, the one in force below.
+    `floor_ms`: nothing below was stamped later, by the broker's clock; unknown before the first entry, since
+    ours may be wrong."""
 
-    def __init__(self, floor: int, floor_ms: int, most_bytes: int, fence: Entry | None = None) -> None:
+    def __init__(self, floor: int, most_bytes: int, fence: Entry | None = None) -> None:
         self.floor, self.next = floor, floor
-        self.floor_ms = floor_ms
+        self.floor_ms = float("inf")
         self.fence = fence
         self._most = most_bytes
         self._entries: deque[Entry] = deque()
@@ -65,6 +67,8 @@ class Ring:
 
     def put(self, entry: Entry) -> None:
         """The next entry of the partition."""
+        if not self._entries:
+            self.floor_ms = entry.at_ms
         self._entries.append(entry)
         self._by_key[entry.key].append(entry)
         self._bytes += entry.size
@@ -74,6 +78,10 @@ class Ring:
 
     def holds(self, key: bytes) -> bool:
         return key in self._by_key
+
+    def first_ms(self, key: bytes) -> int:
+        """When the first entry that it holds was stamped."""
+        return self._by_key[key][0].at_ms
 
     def take(self, key: bytes, start: int) -> list[Entry]:
         """Entries of a request, and fences, from offset `start` on, which must not lie below the floor."""

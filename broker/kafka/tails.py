@@ -22,6 +22,7 @@ from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.kafka.clients import Clients, ConsumerRecord, ConsumerThread
 from headrace.broker.kafka.clock import BrokerClock
+from headrace.broker.kafka.fences import fence_below
 from headrace.broker.kafka.history import History
 from headrace.broker.kafka.places import LogPlace
 from headrace.broker.kafka.rings import Entry, Ring, entry_of, in_force
@@ -100,7 +101,10 @@ class Tails:
 
     async def attach(self, places: Sequence[LogPlace]) -> list[Tail]:
         """Tails that are being read; call `detach` when done. Raises BrokerError where they cannot be. What
-        ended the reading ended the watchers of that time: who comes now tries anew."""
+        ended the reading ended the watchers of that time: who comes now tries anew. Who finds all that he
+        needs waits for nobody else: a first look at a partition may take long."""
+        if self._failure is None and all(place in self._tails for place in places):
+            return self._watched(places)
         async with self._attaching:
             await self._recover()
             there = [tail for place in places if (tail := self._tails.get(place)) is not None]
@@ -115,9 +119,12 @@ class Tails:
             finally:
                 for tail in there:
                     tail.watchers -= 1
-            tails = [self._tails[place] for place in places]
-            for tail in tails:
-                tail.watchers += 1
+            return self._watched(places)
+
+    def _watched(self, places: Sequence[LogPlace]) -> list[Tail]:
+        tails = [self._tails[place] for place in places]
+        for tail in tails:
+            tail.watchers += 1
         return tails
 
     def detach(self, tail: Tail) -> None:
@@ -154,19 +161,19 @@ class Tails:
     # --------------------------------------------------------------------------------------- reading
 
     async def _begin(self, places: Sequence[LogPlace]) -> dict[LogPlace, Ring]:
-        """From the end on, with the fence in force of the time that readers look back."""
+        """From the end on, with the fence in force there."""
         partitions = {place: self._partition(place) for place in places}
         settings = self._clients.settings
         since_ms = self._clock.now_ms() - settings.reader_margin_ms
         bounds = await self._history.bounds(partitions.values(), since_ms)
-        floor_ms = self._clock.now_ms()  # what was stamped before may stand below the floor
         fences = await self._history.all(bounds, lambda record: record.key is None)
-        known: dict[TopicPartition, Entry | None] = {}
+        before = [fence_below(self._history, partition, start) for partition, (start, _) in bounds.items()]
+        known = dict(zip(bounds, await asyncio.gather(*before), strict=True))
         for record in fences:
             partition = TopicPartition(record.topic, record.partition)
-            known[partition] = in_force(known.get(partition), entry_of(record))
+            known[partition] = in_force(known[partition], entry_of(record))
         return {
-            place: Ring(bounds[partition][1], floor_ms, settings.ring_bytes, known.get(partition))
+            place: Ring(bounds[partition][1], settings.ring_bytes, known[partition])
             for place, partition in partitions.items()
         }
 

@@ -49,7 +49,7 @@ def group_of(names: Names, pool: str = DEFAULT_POOL) -> str:
 
 
 class Topics:
-    """Makes and checks topics. What was seen once is not looked at again."""
+    """Makes and checks topics. What was seen once is not looked at again, unless it is gone."""
 
     def __init__(self, clients: Clients, names: Names) -> None:
         self._names, self._settings = names, clients.settings
@@ -60,6 +60,8 @@ class Topics:
         self._listed: dict[str, int] = {}
         self._listed_until = 0.0
         self._writable: set[str] = set()
+        self._missing: set[str] = set()
+        self._listing = asyncio.Lock()
         self._refused: dict[str, tuple[float, str]] = {}
 
     # --------------------------------------------------------------------------------------------- lanes
@@ -221,10 +223,20 @@ class Topics:
 
     async def _there_lately(self) -> dict[str, int]:
         """The same, as it was moments ago. What this connection made since is known all the same."""
-        if time.monotonic() >= self._listed_until:
-            self._listed, self._listed_until = await self._maker.there(None), time.monotonic() + _LISTED_S
+        async with self._listing:
+            if time.monotonic() >= self._listed_until:
+                self._listed = await self._maker.there(None)
+                self._listed_until = time.monotonic() + _LISTED_S
+                self._forget_missing()
         made = {topics.requests: topics.partitions for topics in self._lanes.values()}
         return {**self._listed, **made}
+
+    def _forget_missing(self) -> None:
+        """Lanes that somebody deleted, with a pool that is no more: each search among them would fail. They
+        are missing twice: of one that was just made, a node may not have heard yet."""
+        missing = {topics.requests for topics in self._lanes.values()} - self._listed.keys()
+        gone, self._missing = missing & self._missing, missing
+        self._lanes = {key: topics for key, topics in self._lanes.items() if topics.requests not in gone}
 
     # ------------------------------------------------------------------------------------------ settings
 

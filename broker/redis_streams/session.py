@@ -86,6 +86,7 @@ class RedisSession:
         self._queue = QueueLooker(link, blocking, names, self._calls, lanes, pool, lease_ms)
         self._holds: dict[Entry, _Hold] = {}
         self._positions: dict[str, _Hold] = {}  # of all that is held
+        self._lost: list[Delivery] = []  # found by a heartbeat that failed before it could tell
         self._says = b""  # what the registry holds of this consumer
         self._control_seen = "0-0"
         self._closed = False
@@ -163,7 +164,6 @@ class RedisSession:
 
     async def heartbeat(self) -> list[Delivery]:
         """Brings due retries back, too, and says that this consumer is alive."""
-        lost = []
         held = list(self._holds.values())
         for start in range(0, max(len(held), 1 if self._says else 0), _CHUNK):
             chunk = held[start : start + _CHUNK]
@@ -171,7 +171,8 @@ class RedisSession:
             for number in await self._scripts.run(call):
                 hold = chunk[number - 1]
                 if self._drop(hold):  # not given up, or taken anew, meanwhile
-                    lost.append(hold.delivery)
+                    self._lost.append(hold.delivery)
+        lost, self._lost = self._lost, []
         return lost
 
     async def open(self, delivery: Delivery) -> Opened:

@@ -12,6 +12,7 @@
 --   * every script is one atomic step, also in the append-only file.
 
 local LOST, OVERTAKEN = 0, -1
+local PARK_AGAIN_MS = 10000  -- for what is due and cannot be put back
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -85,11 +86,13 @@ local function enqueue(stream, index, hash, has_id, pools, pool, fields)
   return id
 end
 
--- Puts a delivery on a queue again, under its position.
+-- Puts a delivery on a queue again, under its position. Returns the error of a stream that takes no entry (a
+-- client may have used up its ids), nil: it stands there.
 local function requeue(stream, index, position, fields)
-  local id = redis.call('XADD', stream, '*', 'headrace-position', position, unpack(fields))
+  local added = redis.pcall('XADD', stream, '*', 'headrace-position', position, unpack(fields))
+  if added.err then return added end
   if redis.call('HGET', index, 'position') == position then
-    redis.call('HSET', index, 'place', stream .. '/' .. id)
+    redis.call('HSET', index, 'place', stream .. '/' .. added)
   end
 end
 
@@ -162,19 +165,24 @@ local function conclude(end_of, state, index, log, feed, topic, results)
   redis.call('PEXPIRE', index, end_of.keep_log)
 end
 
+-- Puts a parked delivery back into its stream. One whose stream takes no entry stays parked: all consumers
+-- come by here, and what they get from other lanes is none of its business.
+local function forward(retry, messages, position)
+  local packed = redis.call('HGET', messages, position)
+  local item = packed and cmsgpack.unpack(packed)
+  if item and requeue(item.stream, item.index, position, item.fields) then
+    redis.call('ZADD', retry, now_ms() + PARK_AGAIN_MS, position)
+    return
+  end
+  redis.call('ZREM', retry, position)
+  redis.call('HDEL', messages, position)
+end
+
 -- Puts parked deliveries whose time has come back into their streams, item by item. At most `limit`, so
 -- that no call blocks the server for long. Returns the due time of the next one, or nil.
 local function forward_due(retry, messages, limit)
   local due = redis.call('ZRANGEBYSCORE', retry, '-inf', now_ms(), 'LIMIT', 0, limit)
-  for _, position in ipairs(due) do
-    local packed = redis.call('HGET', messages, position)
-    if packed then
-      local item = cmsgpack.unpack(packed)
-      requeue(item.stream, item.index, position, item.fields)
-    end
-    redis.call('ZREM', retry, position)
-    redis.call('HDEL', messages, position)
-  end
+  for _, position in ipairs(due) do forward(retry, messages, position) end
   local next_due = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
   return next_due[2] and tonumber(next_due[2])
 end

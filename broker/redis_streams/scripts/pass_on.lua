@@ -11,7 +11,8 @@ if refused then return refused end
 
 local entry = redis.call('XRANGE', KEYS[1], ARGV[3], ARGV[3])[1]
 if entry then
-  requeue(KEYS[5], KEYS[2], ARGV[5], sent_fields(entry))
+  local failed = requeue(KEYS[5], KEYS[2], ARGV[5], sent_fields(entry))
+  if failed then return failed end
   write(KEYS[3], KEYS[4], ARGV[9], {ARGV[7], ARGV[8]})
   if ARGV[6] ~= '' then redis.call('SADD', KEYS[6], ARGV[6]) end
 end

@@ -18,7 +18,8 @@ local START = '0-0'
 local group, consumer, lease = ARGV[1], ARGV[2], duration(ARGV[3])
 local lanes, shares = #KEYS - 4, tonumber(ARGV[5])
 local first_cursor = 6 + 3 * shares
-local taken, held, go_on, complete, asked = {}, {}, {}, {}, {}
+local taken, held, go_on, due, complete, asked = {}, {}, {}, {}, {}, {}
+local knows_held = false
 for i = first_cursor + lanes, #ARGV do held[ARGV[i]] = true end
 
 local next_due = forward_due(KEYS[1], KEYS[2], 100)
@@ -27,6 +28,8 @@ release = release and release[1] or START
 
 for lane = 1, lanes do
   local cursor = ARGV[first_cursor + lane - 1]
+  due[lane] = cursor ~= ''
+  knows_held = knows_held or due[lane]
   if release ~= ARGV[4] then cursor = START end  -- what was released may stand before it
   go_on[lane] = cursor ~= '' and cursor or nil
 end
@@ -41,7 +44,8 @@ local function take(lane, entries, claimed)
 end
 
 -- As XAUTOCLAIM, but it neither renews nor returns what this consumer holds itself: who has stopped its
--- heartbeats, but not its pulls, must lose its deliveries all the same. Returns the room that is left.
+-- heartbeats, but not its pulls, must lose its deliveries all the same. What it holds it tells where a sweep is
+-- due; one for the sake of a release takes from others only, and is no round. Returns the room that is left.
 local function sweep(lane, stream, room)
   while room > 0 and go_on[lane] do
     local start = go_on[lane] == START and '-' or '(' .. go_on[lane]
@@ -49,7 +53,7 @@ local function sweep(lane, stream, room)
     for _, pending in ipairs(lapsed) do
       if room <= 0 then return 0 end
       go_on[lane] = pending[1]
-      if pending[2] ~= consumer or not held[stream .. '/' .. pending[1]] then
+      if pending[2] ~= consumer or (knows_held and not held[stream .. '/' .. pending[1]]) then
         room = room - take(lane, redis.call('XCLAIM', stream, group, consumer, lease, pending[1]), 1)
       end
     end
@@ -88,7 +92,7 @@ end
 
 local sweeps, delivered = {}, {}
 for lane = 1, lanes do
-  sweeps[lane] = complete[lane] and START or go_on[lane] or ''
+  sweeps[lane] = complete[lane] and due[lane] and START or go_on[lane] or ''
   if go_on[lane] == START then sweeps[lane] = 'due' end
   if #taken == 0 then delivered[lane] = asked[lane] and last_delivered(KEYS[lane + 4]) or '' end
 end

@@ -21,8 +21,10 @@ local function group_of(stream)
   end
 end
 
+-- Behind the last id that there can be, the server takes no interval.
 local function oldest_age(stream, from)
-  local entry = redis.call('XRANGE', stream, from, '+', 'COUNT', 1)[1]
+  local entries = redis.pcall('XRANGE', stream, from, '+', 'COUNT', 1)
+  local entry = not entries.err and entries[1]
   return entry and math.max(0, now_ms() - tonumber(string.match(entry[1], '^%d+'))) or 0
 end
 

@@ -70,12 +70,16 @@ class Site:
             await broker.close()
 
 
-@pytest.fixture
-async def site(kafka_url: str) -> AsyncIterator[Site]:
+async def new_site(kafka_url: str) -> Site:
     prefix = f"test-{uuid.uuid4().hex[:12]}"
     broker = await connect(kafka_url, prefix=prefix, options=OPTIONS)
     assert isinstance(broker, KafkaBroker)
-    made = Site(kafka_url, broker, prefix)
+    return Site(kafka_url, broker, prefix)
+
+
+@pytest.fixture
+async def site(kafka_url: str) -> AsyncIterator[Site]:
+    made = await new_site(kafka_url)
     yield made
     await made.close()
 

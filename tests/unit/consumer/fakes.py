@@ -296,6 +296,7 @@ class FakeEngine:
         self.sent: list[ToEngine] = []
         self.killed = False
         self.closed = False
+        self.patience_s = 0.0  # of whoever closed it
         self._steps = itertools.count(1)
         self._messages: asyncio.Queue[FromEngine | None] = asyncio.Queue()
         self._dead = False
@@ -364,7 +365,7 @@ class FakeEngine:
         self.die()
 
     async def close(self, patience_s: float = 5.0) -> None:
-        self.closed = True
+        self.closed, self.patience_s = True, patience_s
 
 
 class Rig:

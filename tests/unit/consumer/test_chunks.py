@@ -134,6 +134,20 @@ def test_who_has_marked_the_request_first_says_all_so_far_again_too() -> None:
     assert json.loads(chunk)["choices"][0]["delta"]["content"] == "Hello"
 
 
+def test_who_begins_anew_and_has_nothing_yet_takes_back_what_was_said() -> None:
+    topic = Topic(answers=2)
+    flight = begin(topic)
+    flight.received(Output(id="k", token_ids=[1], text="Hello"), 0.0)
+    publish(topic, flight)
+    successor = begin(topic, keeps=False)
+    publish(topic, successor)
+    acknowledge(successor)
+    assert topic.text() == fold(topic.log).text == ""
+    successor.received(Output(id="k", token_ids=[1], text="Bye"), 0.0)
+    publish(topic, successor)
+    assert topic.text() == "Bye"
+
+
 def test_an_owner_whose_engine_died_says_nothing_twice() -> None:
     topic = Topic()
     flight = begin(topic)

@@ -269,3 +269,29 @@ async def test_the_token_that_ended_an_answer_is_no_text_of_it_for_whoever_takes
         choices = body_of(await rig.settled())["choices"]
         assert [one["message"]["content"] for one in choices] == ["A", "xy"]
         assert {number: one.text for number, one in rig.session.fold().answers.items()} == {0: "A", 1: "xy"}
+
+
+async def test_an_answer_that_fails_behind_an_end_told_again_leaves_no_other_in_the_engine() -> None:
+    """No token came since the engine died, but it was not refused: answer 2 is there, and would go on."""
+    async with Rig() as rig:
+        rig.publish(delivery(body=line(n=3)))
+        request = await rig.engine.get()
+        rig.engine.step(output(request.id, 0, "A", "stop"), output(request.id, 1, "x"))
+        await eventually(lambda: rig.session.fold().num_tokens == 2)
+        rig.engine.die()
+        engine = await rig.next_engine(2)
+        again = await engine.get()
+        broken = EngineError(code="internal_error", message="NaN")
+        engine.step(Output(id=again.id, finish_reason="stop"), Output(id=again.id, index=1, error=broken))
+        await rig.settled()
+        assert engine.aborted == [again.id]
+
+
+async def test_a_text_that_fails_leaves_no_other_in_the_engine() -> None:
+    async with Rig() as rig:
+        rig.publish(delivery(body=json.dumps({"input": ["a", "b", "c"]}).encode()))
+        request = await rig.engine.get()
+        broken = EngineError(code="internal_error", message="NaN")
+        rig.engine.step(Output(id=request.id, index=1, error=broken))
+        await rig.settled()
+        assert rig.engine.aborted == [request.id]

@@ -17,6 +17,7 @@ from headrace.broker.lines.request import ParsedRequest
 from headrace.broker.message import Delivery, Lane, Message
 from headrace.consumer.errors import ConsumerError, EngineUnusable
 from headrace.consumer.prepare import Reading
+from headrace.consumer.worker import LAST_WORDS_S, RELEASE_S
 from headrace.gpu_engine.api import EngineError, Output, Ready, TokenLogprobs, Unusable
 from tests.unit.consumer.fakes import (
     FINGERPRINT,
@@ -787,3 +788,12 @@ async def test_a_cancelled_worker_ends_even_under_a_stream_of_steps(ticks: int) 
         rig.task.cancel()
         done, _ = await asyncio.wait({rig.task}, timeout=2)
         assert done
+
+
+async def test_a_drain_with_an_engine_that_does_not_listen_is_over_before_it_is_killed() -> None:
+    """`headrace up` waits 5 s beyond the grace."""
+    async with Rig() as rig:
+        await eventually(lambda: bool(rig.session.pulls))
+        rig.drain.request()
+        await rig.task
+        assert LAST_WORDS_S + RELEASE_S + rig.engine.patience_s < 5

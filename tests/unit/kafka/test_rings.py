@@ -30,7 +30,7 @@ def entry(offset: int, key: bytes | None, size: int = 10) -> Entry:
 def test_a_ring_gives_all_that_stands_from_its_floor_on_and_no_more(
     puts: list[tuple[bytes | None, int, int]], start: int
 ) -> None:
-    ring, all_entries, offset = Ring(5, 0, MOST), [], 5
+    ring, all_entries, offset = Ring(5, MOST), [], 5
     for key, size, step in puts:
         all_entries.append(entry(offset, key, size))
         ring.put(all_entries[-1])
@@ -52,7 +52,7 @@ FENCES = st.integers(0, 4).map(Fence)
 @given(st.lists(FENCES | st.just(Finished(9, "stop")), max_size=20), st.booleans())
 def test_a_ring_knows_the_fence_in_force_below_it(said: list[Event], rubbish: bool) -> None:
     """Not the last one: who was overtaken while it was frozen repeats its own when it wakes."""
-    ring = Ring(0, 0, 1, Entry(-1, 0, None, encode_event(Fence(1))))
+    ring = Ring(0, 1, Entry(-1, 0, None, encode_event(Fence(1))))
     for offset, event in enumerate(said):
         ring.put(Entry(offset, 0, None, encode_event(event)))
     ring.put(Entry(len(said), 0, None, b"\xff" if rubbish else encode_event(Fence(3))))
@@ -63,7 +63,7 @@ def test_a_ring_knows_the_fence_in_force_below_it(said: list[Event], rubbish: bo
 
 
 async def test_a_listener_hears_of_its_own_entries_and_of_fences_and_knows_the_first() -> None:
-    tail = Tail(LogPlace(Lane.BATCH, "", 0), Ring(0, 0, MOST))
+    tail = Tail(LogPlace(Lane.BATCH, "", 0), Ring(0, MOST))
     mine, other = tail.listen(b"a"), tail.listen(b"b")
     tail.put(entry(0, b"a"))
     tail.put(entry(1, b"a"))
