@@ -129,6 +129,11 @@ def due_ms(record: ConsumerRecord) -> int:
 # ------------------------------------------------------------------------------- results, dead letters
 
 
+def letter_head(letter: Record) -> Record:
+    """A dead letter without the message: where it stood, and why it was buried."""
+    return replace(letter, value=b"", headers=[h for h in letter.headers if h[0] in (ORIGIN, REASON)])
+
+
 def result_record(message: Message, ref: RequestRef, line: bytes, names: Names) -> Record:
     """A line of a result topic: the request's identity, and all headers that are not ours."""
     return Record(

@@ -15,6 +15,7 @@ from kafka.structs import TopicPartition
 from headrace.broker.backoff import Backoff
 from headrace.broker.errors import BrokerError, BrokerUnavailable
 from headrace.broker.kafka.appender import Appender
+from headrace.broker.kafka.codec import Record, letter_head, size_of
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.delays import DelayTenure, Due
 from headrace.broker.kafka.holdings import Holdings
@@ -143,11 +144,18 @@ class Housekeeping:
     async def _forward(self, delay: DelayTenure, due: list[Due]) -> None:
         """Published and acknowledged first, completed after."""
         await self._at.publisher.send([one.forward for one in due if one.forward is not None])
-        items = [Item(delay, one.offset, [one.letter] if one.letter else []) for one in due]
+        items = [Item(delay, one.offset, self._letters(one)) for one in due]
         delay.busy = True
         items[-1].done.add_done_callback(lambda _: self._forwarded(delay))
         for item in items:
             self._settler.put(item)
+
+    def _letters(self, one: Due) -> list[Record]:
+        """Foreign clients may write more than we can send on: of that, only the head is kept."""
+        if one.letter is None:
+            return []
+        fits = size_of(one.letter) <= self._at.settings.max_sent_bytes
+        return [one.letter if fits else letter_head(one.letter)]
 
     def _forwarded(self, delay: DelayTenure) -> None:
         delay.busy = False

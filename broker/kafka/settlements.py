@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 from msgspec import structs
 
@@ -17,12 +16,11 @@ from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.events import Event, Handed, Moved, Terminal
 from headrace.broker.kafka.appender import Appender, Entry
 from headrace.broker.kafka.codec import (
-    ORIGIN,
-    REASON,
     Record,
     dead_letter_record,
     delayed_headers,
     forwarded_headers,
+    letter_head,
     result_record,
     size_of,
 )
@@ -125,7 +123,7 @@ class Settlements:
             raise
         except BrokerError as error:
             logger.error("the bytes of %s are lost: %s", tenure.position(bad.record.offset), error)
-            await self._settler.put(Item(tenure, bad.record.offset, [_head(letter)]))
+            await self._settler.put(Item(tenure, bad.record.offset, [letter_head(letter)]))
 
     def _letter_of(self, tenure: Tenure, bad: Bad) -> Record:
         origin = tenure.position(bad.record.offset)
@@ -153,7 +151,7 @@ class Settlements:
                 return await self._emit(tenure, delivery, settlement, others)  # its topic was closed to us
             # Its end stands in the log: a line that its topic does not take must not hold it up.
             logger.error("what tells of the end of %s is lost: %s", delivery.ref.request_id, error)
-            letters = [_head(each) for each in records if each.topic == self._at.names.dead_letters]
+            letters = [letter_head(each) for each in records if each.topic == self._at.names.dead_letters]
             return await self._complete(tenure, delivery, letters)
 
     async def _records(
@@ -295,11 +293,6 @@ class Settlements:
         # By then its caller may have given up waiting.
         item.done.add_done_callback(lambda done: tenure.settled(delivery) if _is_true(done) else None)
         return await self._settler.add(item)
-
-
-def _head(letter: Record) -> Record:
-    """A dead letter without the message: where it stood, and why it was buried."""
-    return replace(letter, value=b"", headers=[h for h in letter.headers if h[0] in (ORIGIN, REASON)])
 
 
 def _moved(claim: Claim, departure: Departure, topics: LaneTopics) -> Record:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.structs import TopicPartition
 
 from headrace.broker.contract import Append, Done, OpenOutcome
 from headrace.broker.events import Finished, Started
+from headrace.broker.kafka.commits import Committed
+from headrace.broker.kafka.delays import DelayTenure
 from headrace.broker.kafka.ended import TOLD_AFTER
+from headrace.broker.kafka.housekeeping import Housekeeping
+from headrace.broker.kafka.rhythm import Rhythm
 from headrace.broker.message import Delivery
+from headrace.broker.names import Names
+from tests.unit.kafka.records import TOPICS
 from tests.unit.kafka.rig import Rig
 
 
@@ -30,6 +39,19 @@ async def begin(rig: Rig, delivery: Delivery) -> int:
         True
     ]
     return opened.epoch
+
+
+def forwarding(rig: Rig, *records: Any) -> tuple[Housekeeping, DelayTenure]:
+    """Who forwards what waits in a delay topic, and its partition with these records; it is one second after
+    the beginning of time. Sends 1,000 bytes at most."""
+    partition, rhythm = TopicPartition(TOPICS.delayed[0], 0), Rhythm(5.0, time.monotonic())
+    delay = DelayTenure(TOPICS, partition, Names("x"), Committed(), rig.tenure.member, rhythm)
+    delay.fetched(records)
+    holdings: Any = SimpleNamespace(tenures={}, delays={partition: delay}, changed=rig.changed)
+    holdings.tick = holdings.flow = holdings.notify = lambda: None
+    at: Any = SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: 1_000), publisher=rig.publisher)
+    at.settings = SimpleNamespace(max_sent_bytes=1_000)
+    return Housekeeping(at, holdings, rig.appender, rig.settlements, rig.settler), delay
 
 
 async def cancel_after(steps: int, call: Any) -> None:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.structs import TopicPartition
 
 from headrace.broker.kafka import appender
-from headrace.broker.kafka.commits import Committed
-from headrace.broker.kafka.delays import DelayTenure
-from headrace.broker.kafka.housekeeping import Housekeeping
-from headrace.broker.kafka.rhythm import Rhythm
 from headrace.broker.kafka.transactions import Outcome
-from headrace.broker.names import Names
-from tests.unit.kafka.records import TOPICS, request
+from tests.unit.kafka.records import request
 from tests.unit.kafka.rig import Rig
-from tests.unit.kafka.rig_steps import begin
+from tests.unit.kafka.rig_steps import begin, forwarding
 
 
 async def overtaken(rig: Rig, tenure: Any) -> None:
@@ -31,14 +24,7 @@ async def overtaken(rig: Rig, tenure: Any) -> None:
 
 async def test_an_owner_that_was_overtaken_forwards_nothing_that_became_due_meanwhile() -> None:
     async with Rig() as rig:
-        partition = TopicPartition(TOPICS.delayed[0], 0)
-        rhythm = Rhythm(5.0, time.monotonic())
-        delay = DelayTenure(TOPICS, partition, Names("x"), Committed(), "member", rhythm)
-        delay.fetched([request(0, "a")])
-        holdings: Any = SimpleNamespace(tenures={}, delays={partition: delay}, changed=rig.changed)
-        holdings.tick = holdings.flow = holdings.notify = lambda: None
-        at: Any = SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: 1_000), publisher=rig.publisher)
-        keeping = Housekeeping(at, holdings, rig.appender, rig.settlements, rig.settler)
+        keeping, delay = forwarding(rig, request(0, "a"))
         woken = asyncio.create_task(overtaken(rig, delay))
         await asyncio.sleep(0)
         await keeping._forward_due()
