@@ -6,12 +6,12 @@ acknowledged plain publish first, completed after. Who dies between them leaves 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kafka.structs import TopicPartition
 
+from headrace.broker.kafka.buffer import Buffer
 from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.codec import (
     Record,
@@ -24,7 +24,6 @@ from headrace.broker.kafka.codec import (
 from headrace.broker.kafka.commits import Committed
 from headrace.broker.kafka.places import LogPlace
 from headrace.broker.kafka.rhythm import Rhythm
-from headrace.broker.kafka.tenure import size_of
 from headrace.broker.kafka.topics import LaneTopics
 from headrace.broker.names import Names
 
@@ -52,24 +51,19 @@ class DelayTenure:
     rhythm: Rhythm
     gone: bool = False
     busy: bool = False  # something of it is being forwarded
-    buffer: deque[ConsumerRecord] = field(default_factory=deque)
-    buffered_bytes: int = 0
-    _fetched: int = field(init=False)
+    buffer: Buffer = field(init=False)
     _base: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._fetched = self._base = self.committed.base
+        self._base = self.committed.base
+        self.buffer = Buffer(self._base)
 
     def fetched(self, records: Iterable[ConsumerRecord]) -> None:
-        for record in records:
-            if record.offset >= self._fetched:
-                self._fetched = record.offset + 1
-                self.buffer.append(record)
-                self.buffered_bytes += size_of(record)
+        self.buffer.add(records)
 
     def next_due_ms(self) -> int | None:
         """When the next one is due, by the broker's clock; None while none waits, or some are on the way."""
-        return due_ms(self.buffer[0]) if self.buffer and not self.busy else None
+        return due_ms(self.buffer.first) if self.buffer and not self.busy else None
 
     def due(self, now_ms: int) -> list[Due]:
         """Those at the head whose time has come; they stay until `finish`."""
@@ -85,8 +79,8 @@ class DelayTenure:
 
     def finish(self, offsets: Sequence[int]) -> None:
         self._base = self.commit(offsets).base
-        while self.buffer and self.buffer[0].offset < self._base:
-            self.buffered_bytes -= size_of(self.buffer.popleft())
+        while self.buffer and self.buffer.first.offset < self._base:
+            self.buffer.drop()
 
     def _due(self, record: ConsumerRecord) -> Due:
         place = LogPlace(self.topics.lane, self.topics.pool, self.partition.partition)

@@ -118,12 +118,12 @@ class Holdings:
     def flow(self) -> None:
         """Pauses and resumes, after something was fetched or taken."""
         fills = {
-            partition: Fill(len(t.buffer), t.buffered_bytes, t.topics.lane is Lane.INTERACTIVE)
+            partition: Fill(len(t.buffer), t.buffer.num_bytes, t.topics.lane is Lane.INTERACTIVE)
             for partition, t in self.tenures.items()
             if t.buffer
         }
         fills |= {
-            partition: Fill(len(d.buffer), d.buffered_bytes)
+            partition: Fill(len(d.buffer), d.buffer.num_bytes)
             for partition, d in self.delays.items()
             if d.buffer
         }

@@ -19,8 +19,9 @@ from headrace.broker.kafka.codec import Record, letter_head, size_of
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.delays import DelayTenure, Due
 from headrace.broker.kafka.holdings import Holdings
+from headrace.broker.kafka.items import Item, Settled
 from headrace.broker.kafka.results import trim
-from headrace.broker.kafka.settle import Item, Settled, Settler
+from headrace.broker.kafka.settle import Settler
 from headrace.broker.kafka.settlements import Settlements
 from headrace.broker.kafka.tenure import Tenure
 

@@ -5,11 +5,12 @@
     OwnerThread       owns the group's consumer: polls, tells of the group        owner_thread
     Holdings          the partitions: taken over, filled, given up                holdings
     Restorer          fence, then read                                            restore, epochs
-    Tenure            what an owner knows of a partition: folds, twins, commits   tenure, commits
+    Tenure            what an owner knows of a partition: folds, twins, commits   tenure, claims, commits
     Appender          events outside transactions                                 appender
-    Settler           everything else in transactions                             settlements, settle
+    Settler           everything else in transactions                             settlements, settle, items
     Housekeeping      fences repeated, delays forwarded, topics trimmed           housekeeping
     Orphans           partitions that static members left without an owner        orphans
+    Reports           what stands of it in the registry                           reports
 
 Leases are those of partitions: the session in the group, which lasts as long as `heartbeat` is called.
 """
@@ -35,7 +36,10 @@ from headrace.broker.contract import (
 )
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.appender import Appender, Entry
-from headrace.broker.kafka.codec import Record, chunk_record, size_of
+from headrace.broker.kafka.burials import Burials
+from headrace.broker.kafka.chunks import Chunks
+from headrace.broker.kafka.claims import claim_of
+from headrace.broker.kafka.codec import Record
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.control import Report
 from headrace.broker.kafka.group_reader import GroupReader
@@ -46,12 +50,13 @@ from headrace.broker.kafka.opening import Opening
 from headrace.broker.kafka.orphans import Orphans
 from headrace.broker.kafka.owner_thread import OwnerThread
 from headrace.broker.kafka.places import log_key
+from headrace.broker.kafka.reports import Reports
 from headrace.broker.kafka.restore import Restorer
 from headrace.broker.kafka.settle import Settler, SettlerParts
 from headrace.broker.kafka.settlements import Settlements
 from headrace.broker.kafka.statements import copy_of
 from headrace.broker.kafka.taking import Taking
-from headrace.broker.kafka.tenure import Tenure, claim_of
+from headrace.broker.kafka.tenure import Tenure
 from headrace.broker.kafka.topics import LaneTopics, group_of
 from headrace.broker.kafka.transactions import Transactions
 from headrace.broker.message import Delivery, Lane, RequestRef
@@ -70,9 +75,7 @@ class KafkaSession:
         self._at, self._pool, self._lease_ms = connection, pool, lease_ms
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._lanes = tuple(dict.fromkeys(lanes))
-        self._serves: Serves | None = None
-        self._beat_ms = 0
-        self._reporting: asyncio.Task[None] | None = None
+        self._chunks = Chunks(connection)
         self._following: asyncio.Task[None] | None = None
         self.closed = False
 
@@ -121,6 +124,8 @@ class KafkaSession:
         self._reader = GroupReader(at.clients, group_of(at.names, self._pool))
         self._appender = Appender(at.publisher, at.settings.max_message_bytes)
         self._holdings = Holdings(HoldingsParts(topics, at.names, self._read_marks, self._let_go))
+        blank = Report(self._name, self._pool, self._lanes, self._lease_ms, held={})
+        self._reports = Reports(at.control, self._holdings.held, blank)
         owner = owner_options(at, topics, self._pool, self._lease_ms)
         self._owner = OwnerThread(owner, self._holdings, loop)
         name, most_bytes = self._transactional_id, at.settings.max_taken_bytes
@@ -128,7 +133,8 @@ class KafkaSession:
         self._holdings.attach(self._owner, restorer)
         self._settler = Settler(self._settler_parts())
         self._settlements = Settlements(at, self._appender, self._settler)
-        self._taking = Taking(self._holdings, self._reader, self._settlements, self._lanes, self._is_paused)
+        burials = Burials(self._settler, at.names)
+        self._taking = Taking(self._holdings, self._reader, burials, self._lanes, self._is_paused)
         self._opening = Opening(self._reader, self._appender, self._settlements)
         self._housekeeping = Housekeeping(
             at, self._holdings, self._appender, self._settlements, self._settler
@@ -159,32 +165,23 @@ class KafkaSession:
             await self._holdings.changed(left)
 
     async def heartbeat(self) -> list[Delivery]:
-        """Raises BrokerUnavailable when the last report to the registry did not arrive. It does not wait for
-        that of now: the next sign of life must not come late because the broker is slow."""
+        """Raises BrokerUnavailable when the last report to the registry did not arrive."""
         self._check()
         self._show_life()
-        last, self._reporting = self._reporting, None
-        if last is None or last.done():
-            self._reporting = asyncio.create_task(self._at.control.report(self.report()))
-            if last is not None:
-                last.result()
-        else:
-            self._reporting = last
+        self._reports.send()
         return self._holdings.take_lost()
 
     async def announce(self, serves: Serves) -> None:
         self._check()
-        self._serves = serves
-        await self._at.control.report(self.report())
+        await self._reports.announce(serves)
 
     def report(self) -> Report:
         """What the registry says of this session; as of now, but for the time of its last sign of life."""
-        held, beat_ms = self._holdings.held(), self._beat_ms
-        return Report(self._name, self._pool, self._lanes, self._lease_ms, held, self._serves, beat_ms)
+        return self._reports.made()
 
     def _show_life(self) -> None:
         self._owner.keep_alive()
-        self._beat_ms = self._at.clock.now_ms()
+        self._reports.beat_ms = self._at.clock.now_ms()
 
     # ------------------------------------------------------------------------------------ open, append
 
@@ -212,7 +209,7 @@ class KafkaSession:
             if tenure is not None and written:
                 key = log_key(item.delivery.ref)
                 entries += [Entry(tenure, key, event) for event in item.events]
-                chunks += await self._chunks(item)
+                chunks += await self._chunks.of(item)
         try:
             await self._appender.append(entries, chunks)
         except (BrokerUnavailable, BrokerRefused) as error:
@@ -222,24 +219,6 @@ class KafkaSession:
                 raise BrokerUnavailable(str(error)) from error
             raise
         return answers
-
-    async def _chunks(self, item: Append) -> list[Record]:
-        """Beside the transactions, so nothing fences them, and who takes the request over says them again."""
-        message, ref = item.delivery.message, item.delivery.ref
-        if not item.chunks or not message.stream or message.reply_to is None:
-            return []
-        try:
-            await self._at.topics.reply_to(message.reply_to)
-        except BrokerUnavailable:
-            raise
-        except BrokerError as error:
-            logger.warning("chunks of %s are lost: %s", ref.request_id, error)
-            return []
-        records = [chunk_record(message, ref, chunk) for chunk in item.chunks]
-        fitting = [r for r in records if size_of(r) <= self._at.settings.max_message_bytes]
-        if len(fitting) < len(records):
-            logger.warning("chunks of %s are lost: larger than the topic takes", ref.request_id)
-        return fitting
 
     def _runs(self, tenure: Tenure, delivery: Delivery, epoch: int) -> bool:
         return tenure.runs_it(delivery, epoch) and not tenure.log(delivery).fold.ended
@@ -279,10 +258,10 @@ class KafkaSession:
             return
         self.closed = True
         self._holdings.notify()
-        side = [task for task in (self._following, self._reporting) if task is not None]
-        for task in side:
-            task.cancel()
-        await asyncio.gather(*side, return_exceptions=True)
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        await self._reports.close()
         await self._housekeeping.close()
         await self._orphans.close()
         with contextlib.suppress(BrokerError, TimeoutError):

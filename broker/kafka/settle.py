@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import kafka.errors as ke
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -31,6 +31,7 @@ from headrace.broker.kafka.bridge import Worker, fail, resolve
 from headrace.broker.kafka.codec import Record
 from headrace.broker.kafka.commits import Committed, encode_metadata
 from headrace.broker.kafka.failures import translate, translated
+from headrace.broker.kafka.items import Item, Settled, by_tenure
 from headrace.broker.kafka.owner_thread import Membership
 from headrace.broker.kafka.transactions import Outcome, Transactions, Untakeable
 
@@ -41,40 +42,6 @@ T = TypeVar("T")
 _MOST_ITEMS = 2_000  # in one transaction
 _REJOIN_S = 0.01
 _PATIENCE_S = 15.0  # after that a caller hears that the fate of its settlement is unknown
-
-
-class Settled(Protocol):
-    """What holds a partition whose records are to be completed: a tenure of requests, or of delays."""
-
-    @property
-    def partition(self) -> TopicPartition: ...
-
-    @property
-    def gone(self) -> bool: ...
-
-    @property
-    def member(self) -> str:
-        """The membership under which it was assigned; no other one may commit for it."""
-
-    def commit(self, also: Sequence[int] = ()) -> Committed:
-        """What to commit, with the records `also` finished."""
-
-    def finish(self, offsets: Sequence[int]) -> None:
-        """They are, and that is committed."""
-
-
-@dataclass(eq=False, slots=True)
-class Item:
-    """Records to emit, and the offset that they complete; None completes nothing, but commits what stands (a
-    higher epoch). `done` answers whether it was committed; it raises for what can never be."""
-
-    tenure: Settled
-    offset: int | None
-    records: Sequence[Record]
-    done: asyncio.Future[bool] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.done = asyncio.get_running_loop().create_future()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +229,7 @@ class Settler:
 
     def _commits(self, batch: Sequence[Item]) -> dict[TopicPartition, Committed]:
         commits = {}
-        for tenure, items in _by_tenure(batch).items():
+        for tenure, items in by_tenure(batch).items():
             committed = tenure.commit([item.offset for item in items if item.offset is not None])
             commits[tenure.partition] = replace(committed, transactional_id=self._parts.transactional_id)
         return commits
@@ -285,7 +252,7 @@ class Settler:
             return bool(held) and all(_covers(found.get(partition), commits[partition]) for partition in held)
 
     def _commit(self, batch: Sequence[Item]) -> None:
-        for tenure, items in _by_tenure(batch).items():
+        for tenure, items in by_tenure(batch).items():
             tenure.finish([item.offset for item in items if item.offset is not None])
         for item in batch:
             self._answer(item, True)
@@ -328,13 +295,6 @@ class Settler:
     def _forget(self, item: Item) -> None:
         if item.offset is not None:
             self._waiting.pop((id(item.tenure), item.offset), None)
-
-
-def _by_tenure(batch: Sequence[Item]) -> dict[Settled, list[Item]]:
-    items: dict[Settled, list[Item]] = {}
-    for item in batch:
-        items.setdefault(item.tenure, []).append(item)
-    return items
 
 
 def _covers(found: Committed | None, wanted: Committed) -> bool:

@@ -15,6 +15,7 @@ from headrace.broker.contract import DeadLetter, Done, PassOn, Release, Retry, S
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.events import Event, Handed, Moved, Terminal
 from headrace.broker.kafka.appender import Appender, Entry
+from headrace.broker.kafka.claims import Claim, claim_of
 from headrace.broker.kafka.codec import (
     Record,
     dead_letter_record,
@@ -29,9 +30,10 @@ from headrace.broker.kafka.departures import Departure, moved_header, moves_of
 from headrace.broker.kafka.epochs import Beside
 from headrace.broker.kafka.event_records import Closing
 from headrace.broker.kafka.failures import too_large
+from headrace.broker.kafka.items import Item
 from headrace.broker.kafka.places import LogPlace, log_key
-from headrace.broker.kafka.settle import Item, Settler
-from headrace.broker.kafka.tenure import Bad, Claim, Tenure, claim_of
+from headrace.broker.kafka.settle import Settler
+from headrace.broker.kafka.tenure import Tenure
 from headrace.broker.kafka.topics import LaneTopics
 from headrace.broker.message import Delivery, Message
 
@@ -43,7 +45,6 @@ class Settlements:
 
     def __init__(self, connection: Connection, appender: Appender, settler: Settler) -> None:
         self._at, self._appender, self._settler = connection, appender, settler
-        self._burying: set[asyncio.Future[list[None]]] = set()
 
     async def settle(self, tenure: Tenure, delivery: Delivery, epoch: int, settlement: Settlement) -> bool:
         """What was begun goes on, whatever is asked for then: a settlement that its caller gave up waiting
@@ -104,31 +105,6 @@ class Settlements:
     async def hand_back(self, tenure: Tenure, delivery: Delivery, epoch: int, reason: str) -> None:
         if epoch:
             await self.append(tenure, log_key(delivery.ref), [(Handed(epoch, reason), None)])
-
-    async def bury(self, found: Sequence[tuple[Tenure, Bad]]) -> None:
-        """Moves what cannot be understood to the dead letters, bytes untouched; its neighbours go on."""
-        burying = asyncio.ensure_future(asyncio.gather(*(self._bury(tenure, bad) for tenure, bad in found)))
-        self._burying.add(burying)  # they were taken: it goes on where its caller is cancelled
-        burying.add_done_callback(self._burying.discard)
-        burying.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await self._settler.patiently(burying)
-
-    async def _bury(self, tenure: Tenure, bad: Bad) -> None:
-        """Foreign clients may write more than we can send on: of that, only the letter's head is kept. It has
-        no caller that would come back to it, so it is waited for, however long that takes."""
-        letter = self._letter_of(tenure, bad)
-        try:
-            await self._settler.put(Item(tenure, bad.record.offset, [letter]))
-        except BrokerRefused:
-            raise
-        except BrokerError as error:
-            logger.error("the bytes of %s are lost: %s", tenure.position(bad.record.offset), error)
-            await self._settler.put(Item(tenure, bad.record.offset, [letter_head(letter)]))
-
-    def _letter_of(self, tenure: Tenure, bad: Bad) -> Record:
-        origin = tenure.position(bad.record.offset)
-        logger.warning("dead-lettered %s: %s", origin, bad.reason)
-        return dead_letter_record(bad.record, origin, bad.reason, self._at.names)
 
     # ------------------------------------------------------------------------------------------ the end
 

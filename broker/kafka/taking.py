@@ -6,9 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from headrace.broker.kafka.burials import Burials
 from headrace.broker.kafka.group_reader import GroupReader
 from headrace.broker.kafka.holdings import Holdings
-from headrace.broker.kafka.settlements import Settlements
 from headrace.broker.lanes import Preference, Share
 from headrace.broker.message import Delivery, Lane
 
@@ -22,11 +22,11 @@ class Taking:
         self,
         holdings: Holdings,
         reader: GroupReader,
-        settlements: Settlements,
+        burials: Burials,
         lanes: Sequence[Lane],
         is_paused: Callable[[Lane], bool],
     ) -> None:
-        self._holdings, self._reader, self._settlements = holdings, reader, settlements
+        self._holdings, self._reader, self._burials = holdings, reader, burials
         self._preference = Preference(lanes)
         self._is_paused = is_paused
 
@@ -46,7 +46,7 @@ class Taking:
         tenures = list(self._holdings.tenures.values())
         found = [(tenure, bad) for tenure in tenures for bad in tenure.take_bad()]
         if found:
-            await self._settlements.bury(found)
+            await self._burials.bury(found)
 
     def take(self, limit: int, reserved: int) -> list[Delivery]:
         """Takes by order of lanes. It awaits nothing, so a cancelled pull leaves nothing half taken."""

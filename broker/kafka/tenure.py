@@ -5,13 +5,14 @@ Pure: no thread, no clock, no network. `KafkaSession` drives it from the event l
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kafka.structs import TopicPartition
 
 from headrace.broker.contract import OpenOutcome
+from headrace.broker.kafka.buffer import Buffer
+from headrace.broker.kafka.claims import Claim, Run, claim_of
 from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.codec import Decoded, Undecodable, decode_record
 from headrace.broker.kafka.commits import Committed, Progress
@@ -27,32 +28,6 @@ _ENOUGH = 100  # fetched records, for whoever looks whether there are any
 # How far beyond what it had finished a former owner may have held deliveries: windows are mostly smaller.
 HELD_AHEAD = 1_024
 STATE_EVERY_MS = 60_000
-
-
-@dataclass(eq=False, slots=True)
-class Claim:
-    """`Delivery.handle`: the record that carries the delivery, and the tenure under which it was taken.
-    `settling`: its end is under way."""
-
-    tenure: Tenure
-    record: ConsumerRecord
-    decoded: Decoded
-    settling: bool = False
-
-    @property
-    def offset(self) -> int:
-        return int(self.record.offset)
-
-
-@dataclass(slots=True)
-class Run:
-    """A request as it was opened here and now. `doubtful`: the fate of an append is unknown, so that only the
-    log tells what stands in it."""
-
-    epoch: int
-    claim: Claim | None
-    body_hash: bytes
-    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +65,15 @@ class Tenure:
     held: dict[int, Delivery] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     progress: Progress = field(init=False)
-    buffer: deque[ConsumerRecord] = field(default_factory=deque)
-    buffered_bytes: int = 0
+    buffer: Buffer = field(init=False)
     returned: dict[int, ConsumerRecord] = field(default_factory=dict)
-    _fetched: int = field(init=False)
     _held_before: int = field(init=False)  # below this offset a former owner may have had it
     _known_head: tuple[ConsumerRecord, Decoded | Undecodable] | None = None
 
     def __post_init__(self) -> None:
         self.top_epoch = max(self.top_epoch, self.epoch)
         self.progress = Progress(self.committed)
-        self._fetched = self.committed.base
+        self.buffer = Buffer(self.committed.base)
         ahead = max(self.committed.beyond, default=self.committed.base) + HELD_AHEAD
         self._held_before = min(ahead, self.known_end) if self.epoch > 1 else 0
 
@@ -115,17 +88,13 @@ class Tenure:
     # ------------------------------------------------------------------------------------------ fetching
 
     def fetched(self, records: Iterable[ConsumerRecord]) -> None:
-        """Records of the partition, in the order of their offsets; what came before comes no more."""
-        for record in records:
-            if record.offset >= self._fetched:
-                self._fetched = record.offset + 1
-                self.buffer.append(record)
-                self.buffered_bytes += size_of(record)
+        """Records of the partition, in the order of their offsets."""
+        self.buffer.add(records)
 
     @property
     def behind(self) -> bool:
         """Whether there is more than what was fetched, as far as we know, and it is on its way."""
-        return len(self.buffer) < _ENOUGH and self._fetched < self.known_end
+        return len(self.buffer) < _ENOUGH and self.buffer.next < self.known_end
 
     def oldest_ms(self) -> int | None:
         """Time of the record that comes next; None where no delivery can be taken."""
@@ -192,10 +161,10 @@ class Tenure:
         if self.returned:
             return self.returned[min(self.returned)]
         while self.buffer and self.progress.room:
-            record = self.buffer[0]
+            record = self.buffer.first
             if not self.progress.finished(record.offset):
                 return record
-            self._drop_head()
+            self.buffer.drop()
             self.progress.see(record.offset)
         return None
 
@@ -207,11 +176,8 @@ class Tenure:
     def _drop(self, record: ConsumerRecord) -> None:
         """The head, from where it waits."""
         if self.returned.pop(record.offset, None) is None:
-            self._drop_head()
+            self.buffer.drop()
             self.progress.see(record.offset)
-
-    def _drop_head(self) -> None:
-        self.buffered_bytes -= size_of(self.buffer.popleft())
 
     # ----------------------------------------------------------------------------------------- the log
 
@@ -348,14 +314,3 @@ class Tenure:
         """
         where = parse_position(self.names, position)
         return where is not None and where.place == self.place and not self.progress.finished(where.offset)
-
-
-def claim_of(delivery: Delivery) -> Claim:
-    claim = delivery.handle
-    assert isinstance(claim, Claim), "a delivery of another adapter"
-    return claim
-
-
-def size_of(record: ConsumerRecord) -> int:
-    """Bytes that a fetched record keeps in memory, about."""
-    return 200 + len(record.value or b"") + len(record.key or b"")

@@ -16,10 +16,10 @@ from headrace.broker.contract import OpenOutcome, PassOn, Retry
 from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Delta
 from headrace.broker.kafka import group_reader
+from headrace.broker.kafka.claims import claim_of
 from headrace.broker.kafka.ended import TOLD_AFTER
 from headrace.broker.kafka.group_reader import Bounds
 from headrace.broker.kafka.places import java_partition
-from headrace.broker.kafka.tenure import claim_of
 from headrace.broker.kafka.transactions import Outcome
 from headrace.broker.message import Lane, Message
 from tests.contract.kafka_case import OPTIONS, KafkaCase, kafka_case

@@ -14,6 +14,7 @@ from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Fence
 from headrace.broker.fold import Fold
 from headrace.broker.kafka.appender import Appender
+from headrace.broker.kafka.burials import Burials
 from headrace.broker.kafka.codec import Record, size_of
 from headrace.broker.kafka.commits import Committed, decode_metadata
 from headrace.broker.kafka.epochs import PartitionLogs
@@ -138,6 +139,7 @@ class Rig:
         )
         self.appender = Appender(cast(Any, self.publisher), 1 << 20)
         self.settlements = Settlements(at, self.appender, self.settler)
+        self.burials = Burials(self.settler, names)
         session: Any = KafkaSession(at, [Lane.STANDARD], "", 1_000)
         session._holdings = SimpleNamespace(failure=None, notify=lambda: None)
         session._appender, session._settlements = self.appender, self.settlements

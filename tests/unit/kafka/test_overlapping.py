@@ -97,7 +97,7 @@ async def test_what_cannot_be_understood_is_buried_though_the_pull_is_cancelled(
         rig.tenure.fetched([request(0, "a", deadline=b"soon")])
         found = [(rig.tenure, bad) for bad in rig.tenure.take_bad()]
         assert found
-        burying = asyncio.create_task(rig.settlements.bury(found))
+        burying = asyncio.create_task(rig.burials.bury(found))
         await asyncio.sleep(0)
         burying.cancel()
         await asyncio.gather(burying, return_exceptions=True)
@@ -156,7 +156,7 @@ async def test_what_cannot_be_buried_whole_is_buried_though_that_took_long(monke
         rig.transactions.commit = refuse  # type: ignore[method-assign]
         rig.stalled = True
         with pytest.raises(BrokerUnavailable):
-            await rig.settlements.bury(found)
+            await rig.burials.bury(found)
         rig.stalled = False
         await until(lambda: rig.tenure.progress.finished(0))
         assert [record.topic for record in rig.transactions.emitted] == ["x.dlq"]

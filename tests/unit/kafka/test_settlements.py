@@ -13,9 +13,10 @@ from headrace.broker.events import Fence, Finished
 from headrace.broker.kafka.appender import Appender, Entry
 from headrace.broker.kafka.commits import Committed
 from headrace.broker.kafka.epochs import PartitionLogs
+from headrace.broker.kafka.items import Item
 from headrace.broker.kafka.places import log_key
 from headrace.broker.kafka.settings import KafkaSettings
-from headrace.broker.kafka.settle import Item, Settler
+from headrace.broker.kafka.settle import Settler
 from headrace.broker.kafka.settlements import Settlements
 from headrace.broker.kafka.tenure import Tenure
 from headrace.broker.names import Names

@@ -17,7 +17,8 @@ from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka import settle
 from headrace.broker.kafka.codec import Record
 from headrace.broker.kafka.commits import Committed, decode_metadata
-from headrace.broker.kafka.settle import Item, Settler, SettlerParts
+from headrace.broker.kafka.items import Item
+from headrace.broker.kafka.settle import Settler, SettlerParts
 from headrace.broker.kafka.transactions import Outcome, Untakeable
 
 MEMBER = "member"

@@ -9,12 +9,13 @@ import pytest
 from headrace.broker.contract import OpenOutcome
 from headrace.broker.events import Delta, Finished, Moved, Started
 from headrace.broker.kafka import commits
+from headrace.broker.kafka.claims import claim_of
 from headrace.broker.kafka.commits import Committed
 from headrace.broker.kafka.departures import Departure
 from headrace.broker.kafka.epochs import PartitionLogs
 from headrace.broker.kafka.event_records import Closing
 from headrace.broker.kafka.places import log_key
-from headrace.broker.kafka.tenure import HELD_AHEAD, Tenure, claim_of
+from headrace.broker.kafka.tenure import HELD_AHEAD, Tenure
 from headrace.broker.message import JSON, Delivery
 from headrace.broker.names import Names
 from tests.unit.kafka.records import TOPICS, request
@@ -69,7 +70,7 @@ def test_what_is_fetched_again_is_not_taken_again() -> None:
     tenure = tenure_of(None, "a", "b")
     tenure.fetched([request(0, "a"), request(1, "b"), request(2, "c")])
     assert [delivery.ref.request_id for delivery in take_all(tenure)] == ["a", "b", "c"]
-    assert tenure.buffered_bytes == 0
+    assert tenure.buffer.num_bytes == 0
 
 
 def test_what_is_given_back_comes_first() -> None:
