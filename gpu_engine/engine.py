@@ -225,6 +225,8 @@ class StepEngine:
         name = outcome.request_id
         text = self._texts[name]
         token_ids, piece = _read(text, outcome)
+        if not (text.stopped or outcome.is_last or result.has_more):  # nearly always
+            return Output(id=name, token_ids=token_ids, text=piece, cached_tokens=outcome.cached_tokens)
         stopped, reason, error = text.stopped, outcome.finish_reason, None
         if stopped or outcome.is_last:
             if stopped and not outcome.is_last:

@@ -50,7 +50,7 @@ class ChunkCutter:
             chunks += [self._chunk(request, 1, step, drafts[request.id]) for request in drafting]
             decodes = [request for request in decodes if request.id not in drafts]
         chunks.sort(key=lambda chunk: len(chunk.token_ids) > 1)
-        return [self._chunk(request, 1, step) for request in decodes] + chunks
+        return [self._decode(request, step) for request in decodes] + chunks
 
     def _cut_longer(self, longer: Sequence[Request], left: int, step: int) -> list[Chunk]:
         """A request that gets nothing is overtaken, and so will be due in a bounded number of steps."""
@@ -77,6 +77,21 @@ class ChunkCutter:
             request.turn.served()
         else:
             request.turn.overtake(self._clock())
+
+    def _decode(self, request: Request, step: int) -> Chunk:
+        """The same of one token without a draft, which most chunks are."""
+        request.planned_step = step
+        tokens, controls = request.token_ids, request.controls
+        return Chunk(
+            request.id,
+            tokens[-1:],
+            len(tokens) - 1,
+            request.block_ids[: self._memory.blocks_for(len(tokens))],
+            controls is None or controls.pooler is None,
+            request.params,
+            controls,
+            request.adapter,
+        )
 
     def _chunk(self, request: Request, size: int, step: int, draft: Sequence[int] = ()) -> Chunk:
         start, tokens = request.num_computed_tokens, request.token_ids

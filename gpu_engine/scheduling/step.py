@@ -87,6 +87,11 @@ class StepResult:
     embeddings: Mapping[str, list[float]] = field(default_factory=dict)
     """Vectors of the texts that this step completes."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether it brings anything but tokens and failures."""
+        return bool(self.logprobs or self.prompt_logprobs or self.embeddings)
+
 
 class Runner(Protocol):
     """Computes steps. `num_blocks` and `block_size` describe its KV memory; block 0 is the null block,
