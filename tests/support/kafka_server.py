@@ -18,6 +18,10 @@ from headrace.broker.embedded.kafka import EmbeddedKafka, EmbeddedUnusable, Kafk
 
 HEAP_MB = 256
 NO_KAFKA = "NO KAFKA, SO THIS IS NOT TESTED"
+AUTHORIZER = {  # everybody may do everything, but where a test says otherwise
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +32,7 @@ def kafka_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if named:
         yield named if "://" in named else f"kafka://{named}"
         return
-    with running_kafka(tmp_path_factory.mktemp("kafka")) as server:
+    with running_kafka(tmp_path_factory.mktemp("kafka"), properties=AUTHORIZER) as server:
         yield server.url
 
 

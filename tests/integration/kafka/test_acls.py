@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from kafka.admin import (
@@ -16,30 +16,19 @@ from kafka.admin import (
     ResourceType,
 )
 
-from headrace.broker.embedded.kafka import EmbeddedKafka
 from headrace.broker.message import Message
 from tests.contract.kafka_case import KafkaCase, kafka_case
 from tests.contract.steps import BODY, publish, publish_one, read_results, start_writer
-from tests.support.kafka_server import running_kafka
+from tests.support.kafka_server import missing
 
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 45.0
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-}
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    with running_kafka(tmp_path_factory.mktemp("guarded"), properties=AUTHORIZER) as server:
-        yield server
 
 
 @pytest.fixture
-async def kafka(guarded: EmbeddedKafka) -> AsyncIterator[KafkaCase]:
-    made = await kafka_case(guarded.url, f"test-{uuid.uuid4().hex[:12]}")
+async def kafka(kafka_url: str) -> AsyncIterator[KafkaCase]:
+    made = await kafka_case(kafka_url, f"test-{uuid.uuid4().hex[:12]}")
     yield made
     await made.close()
 
@@ -55,7 +44,9 @@ async def close_to_writers(case: KafkaCase, topic: str) -> None:
                 (ACLOperation.ALL, ACLPermissionType.ALLOW),
                 (ACLOperation.WRITE, ACLPermissionType.DENY),
             ):
-                admin.create_acls([ACL("User:ANONYMOUS", "*", operation, permission, pattern)])
+                answer = admin.create_acls([ACL("User:ANONYMOUS", "*", operation, permission, pattern)])
+                if answer["failed"]:
+                    missing(f"THIS KAFKA TAKES NO ACLS, SO THEY ARE NOT TESTED: {answer['failed']}")
         finally:
             admin.close()
 
