@@ -7,13 +7,14 @@ from collections.abc import Iterable
 
 from kafka.structs import TopicPartition
 
-from headrace.broker.kafka.beginnings import is_beginning
+from headrace.broker.events import Event, Started
 from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.codec import POSITION
 from headrace.broker.kafka.history import Bounds, Wanted
-from headrace.broker.kafka.places import log_key
+from headrace.broker.kafka.places import LogPlace, log_key, parse_position
 from headrace.broker.kafka.rings import entry_of, event_of
 from headrace.broker.message import RequestRef
+from headrace.broker.names import Names
 
 
 def wanted(ref: RequestRef, until_ms: int | None) -> Wanted:
@@ -55,15 +56,22 @@ def age(record: ConsumerRecord) -> tuple[int, bool]:
     return record.timestamp, POSITION in dict(record.headers)
 
 
-def begins_log(of_log: Iterable[ConsumerRecord]) -> bool:
-    events = (event_of(entry_of(record)) for record in of_log)
-    return is_beginning(event for event in events if event is not None) is True
+def events_of(of_log: Iterable[ConsumerRecord]) -> list[Event]:
+    return [event for record in of_log if (event := event_of(entry_of(record))) is not None]
 
 
 def copy_of(first: ConsumerRecord, requests: TopicPartition) -> int | None:
     """The offset of a record that was published, and not forwarded."""
     published = partition_of(first) == requests and POSITION not in dict(first.headers)
     return int(first.offset) if published else None
+
+
+def copy_named(events: Iterable[Event], place: LogPlace, names: Names) -> int | None:
+    """The offset of the record, published at this place, that runs by what a log says."""
+    for event in events:
+        if isinstance(event, Started) and (named := parse_position(names, event.delivery)) is not None:
+            return named.offset if named.place == place else None
+    return None
 
 
 def newest(bounds: Bounds, most: int) -> Bounds:

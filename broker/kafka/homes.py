@@ -13,6 +13,7 @@ not found any more. A log of which only later events are found is followed back 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,17 +21,20 @@ from dataclasses import dataclass, replace
 from kafka.structs import TopicPartition
 
 from headrace.broker.ids import Place, read_request_id
+from headrace.broker.kafka.beginnings import is_beginning, is_cut
+from headrace.broker.kafka.clients import ConsumerRecord
 from headrace.broker.kafka.finding import (
     age,
-    begins_log,
+    copy_named,
     copy_of,
+    events_of,
     first_of_each,
     newest,
     oldest,
     partition_of,
     wanted,
 )
-from headrace.broker.kafka.history import History
+from headrace.broker.kafka.history import Bounds, History
 from headrace.broker.kafka.places import (
     LogPlace,
     java_partition,
@@ -63,11 +67,12 @@ class Home:
 class Homes:
     """Finds and remembers homes."""
 
-    def __init__(self, topics: Topics, history: History, names: Names, margin_ms: int) -> None:
+    def __init__(self, topics: Topics, history: History, names: Names, margin_ms: int, log_ms: int) -> None:
         self._topics, self._history, self._names = topics, history, names
-        self._margin_ms = margin_ms
+        self._margin_ms, self._log_ms = margin_ms, log_ms
         self._known: OrderedDict[RequestRef, Home] = OrderedDict()
         self._listeners: dict[RequestRef, list[asyncio.Event]] = {}
+        self._wide = asyncio.Lock()
 
     def remember(self, ref: RequestRef, home: Home) -> None:
         self._known[ref] = home
@@ -82,8 +87,9 @@ class Homes:
 
     def published(self, ref: RequestRef, place: LogPlace, offset: int, at_ms: int) -> None:
         """It was published through this connection. A copy of an earlier request changes nothing: its log
-        goes on where it lies."""
-        if ref not in self._known:
+        goes on where it lies, as long as logs are kept."""
+        known = self._known.get(ref)
+        if known is None or 0 < known.since_ms < at_ms - self._log_ms:
             copy = offset if self._may_be_older(ref, at_ms) else None
             self.remember(ref, Home(place, at_ms, copy=copy))
 
@@ -191,23 +197,32 @@ class Homes:
         return Home(by_topic[partition_of(first)], min(first.timestamp, made_ms))
 
     async def _newest_of(self, ref: RequestRef, places: Sequence[LogPlace]) -> Home | None:
-        """Looks at the newest records. Where the first event that is found there may not be the first one of
-        its log, at more and more of that place."""
+        """Looks at the newest records. Where the events that are found there lack others, at more and more
+        of that place; where they do not tell, the home is in doubt: a whole partition may take minutes."""
         by_topic = self._by_topic(places)
         bounds, most = await self._history.bounds(by_topic), _MOST_RECORDS
         while True:
             spans = newest(bounds, most)
-            firsts = await self._history.all(spans, first_of_each(wanted(ref, None), _FIRST_FEW))
+            firsts = await self._first_few(ref, spans, wide=most > _MOST_RECORDS)
             if not firsts:
                 return None
             first = min(firsts, key=age)
             place = by_topic[partition_of(first)]
             requests, events = self._topics_at(place)
-            of_log = [record for record in firsts if partition_of(record) == events]
-            begins = spans[events] == bounds[events] or begins_log(of_log)
-            if begins or not of_log:
-                return Home(place, first.timestamp, copy=None if begins else copy_of(first, requests))
+            of_log = events_of(record for record in firsts if partition_of(record) == events)
+            whole = spans[events] == bounds[events]
+            if whole or not is_cut(of_log):
+                doubted = copy_named(of_log, place, self._names), copy_of(first, requests)
+                copy = next((offset for offset in doubted if offset is not None), None)
+                begins = whole or is_beginning(of_log) is True
+                return Home(place, first.timestamp, copy=None if begins else copy)
             bounds, most = {p: bounds[p] for p in (requests, events)}, most * _WIDER
+
+    async def _first_few(self, ref: RequestRef, spans: Bounds, *, wide: bool) -> list[ConsumerRecord]:
+        """Of each partition. Wide scans, which take long, are made one after the other: those who begin to
+        read need the same few consumers."""
+        async with self._wide if wide else contextlib.nullcontext():
+            return await self._history.all(spans, first_of_each(wanted(ref, None), _FIRST_FEW))
 
     def _by_topic(self, places: Iterable[LogPlace]) -> dict[TopicPartition, LogPlace]:
         return {topic: place for place in places for topic in self._topics_at(place)}

@@ -7,6 +7,8 @@ Fences of the partition belong to all of its requests.
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -23,6 +25,7 @@ from headrace.broker.names import Names
 
 _PAGE = 512
 _FENCES = 1_000
+_APART = 1_000  # offsets; streams that start between two of these begin at the first of them
 _SKEW_MS = 1_000  # by which the times of ids may be wrong
 
 
@@ -32,7 +35,9 @@ class PartitionReader:
     def __init__(self, tails: Tails, history: History, names: Names, margin_ms: int) -> None:
         self._tails, self._history, self._names = tails, history, names
         self._margin_ms = margin_ms
-        self._fences: dict[tuple[TopicPartition, int], Entry | None] = {}  # the last ones that were asked for
+        # The last ones that were asked for.
+        self._fences: dict[tuple[TopicPartition, int], tuple[int, Entry | None]] = {}
+        self._looking: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def follow(self, place: LogPlace, key: bytes, since_ms: int) -> AsyncGenerator[Entry, None]:
         """Entries of the request and fences, in order, for ever. `since_ms`: when its request was made (0:
@@ -41,14 +46,16 @@ class PartitionReader:
         tail = await self._attach(place)
         listener = tail.listen(key)
         try:
-            start, fence = await self._start(place, since_ms, tail.ring)
+            ring = tail.ring
+            start, fence = await self._start(place, since_ms, ring)
             given = False
             if fence is not None:
                 yield fence
             while True:
                 self._tails.check()
                 listener.clear()
-                ring = tail.ring
+                if tail.ring is not ring:  # the partition was made anew
+                    ring, start = tail.ring, tail.ring.floor
                 if start is None:
                     start = ring.floor
                     if ring.fence is not None:
@@ -106,19 +113,23 @@ class PartitionReader:
                 start, _ = (await self._history.bounds([partition], self._from_ms(since_ms)))[partition]
                 if start >= ring.floor:
                     return None, None
-                return start, await self._fence_below(partition, start)
+                below, fence = await self._fence_below(partition, start - start % _APART)
+                return min(start, below), fence
             except BrokerUnavailable:
                 self._tails.check()
                 await backoff.wait()
 
-    async def _fence_below(self, partition: TopicPartition, start: int) -> Entry | None:
-        """Of many streams that begin at about the same time, most start at the same offset."""
-        if (partition, start) not in self._fences:
-            found = await fence_below(self._history, partition, start)
-            while len(self._fences) >= _FENCES:
-                del self._fences[next(iter(self._fences))]
-            self._fences[partition, start] = found
-        return self._fences[partition, start]
+    async def _fence_below(self, partition: TopicPartition, offset: int) -> tuple[int, Entry | None]:
+        """The one in force at this offset, or at the first one that is kept, with that offset. Hundreds of
+        streams may begin at once, each at another time: those that begin near each other share one look."""
+        async with self._looking[partition]:
+            if (partition, offset) not in self._fences:
+                first, _ = (await self._history.bounds([partition]))[partition]
+                found = max(first, offset), await fence_below(self._history, partition, offset)
+                while len(self._fences) >= _FENCES:
+                    del self._fences[next(iter(self._fences))]
+                self._fences[partition, offset] = found
+            return self._fences[partition, offset]
 
     async def _older(
         self, place: LogPlace, key: bytes, start: int, end: int, given: bool
@@ -127,12 +138,12 @@ class PartitionReader:
         partition, backoff = self._partition(place), Backoff()
         while True:
             try:
-                first, _ = (await self._history.bounds([partition]))[partition]
+                first, last = (await self._history.bounds([partition]))[partition]
                 if given and first > start:
                     raise UnknownCursor("the log of this request is gone: it is not kept for ever")
                 # A list, so that no consumer is kept while our reader takes its time.
                 page = await self._history.some(
-                    partition, (start, end), lambda record: record.key in (key, None), _PAGE
+                    partition, (start, min(end, last)), lambda record: record.key in (key, None), _PAGE
                 )
             except BrokerUnavailable:
                 self._tails.check()

@@ -76,6 +76,15 @@ class Ring:
         while self._bytes > self._most and len(self._entries) > 1:
             self._drop()
 
+    def is_anew(self, entry: Entry) -> bool:
+        """Whether the partition was deleted and made again, and so counts from its beginning: what comes is
+        younger than all that is here, and stands below it."""
+        return entry.offset < self.next and (not self._entries or entry.at_ms > self._entries[-1].at_ms)
+
+    def anew(self, floor: int) -> Ring:
+        """An empty one, for what stands there now."""
+        return Ring(floor, self._most)
+
     def holds(self, key: bytes) -> bool:
         return key in self._by_key
 

@@ -219,8 +219,13 @@ class Tails:
 
     def _deliver(self, record: ConsumerRecord) -> None:
         tail = self._reading.get(TopicPartition(record.topic, record.partition))
-        if tail is not None and record.offset >= tail.ring.next:
-            tail.put(entry_of(record))
+        if tail is None:
+            return
+        entry = entry_of(record)
+        if tail.ring.is_anew(entry):
+            tail.ring = tail.ring.anew(entry.offset)
+        if entry.offset >= tail.ring.next:
+            tail.put(entry)
 
     def _partition(self, place: LogPlace) -> TopicPartition:
         return TopicPartition(self._names.events(place.lane, place.pool), place.partition)

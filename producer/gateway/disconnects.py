@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 # A stream that ends this close to its request's deadline was ended by it: the record shall say `expired`.
 DEADLINE_SLACK_MS = 250
-_LOOK_S = 0.5
+# A log that was begun long before our publish is looked for, in a busy partition for seconds. To wait in vain
+# costs little: as soon as the reader's own request runs, its log says so.
+_LOOK_S = 5.0
 
 
 class Disconnects:

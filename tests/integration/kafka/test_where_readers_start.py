@@ -153,3 +153,23 @@ async def test_a_pool_whose_topics_are_deleted_ends_nobodys_search(site: Site) -
                     break
             await asyncio.sleep(0.1)
     assert await other.pools() == [""]
+
+
+async def test_a_pool_whose_topics_are_made_anew_is_read_from_its_new_beginning(site: Site) -> None:
+    """By who still reads it where the old ones ended."""
+    place = LogPlace(Lane.BATCH, "gone", 2)
+    old, _ = await published(site, Message(BODY, new_request_id(Lane.BATCH, 2), Lane.BATCH, pool="gone"))
+    reading = asyncio.create_task(read(site.broker, old))
+    await asyncio.sleep(0.5)
+    await site.write(place, old, started(0), *deltas(0, *"a" * 50), Finished(0, "stop"))
+    await reading
+    gone = await site.connection.topics.lane(Lane.BATCH, "gone")
+    names = [gone.requests, gone.events, *gone.delayed]
+    await site.connection.clients.admin(lambda admin: admin.delete_topics(names))
+    await asyncio.sleep(2)
+    other = await site.another()
+    [result] = await other.publish([Message(BODY, new_request_id(Lane.BATCH, 2), Lane.BATCH, pool="gone")])
+    made_anew = asyncio.create_task(read(site.broker, result.ref))
+    await asyncio.sleep(1)
+    await site.write(place, result.ref, started(0), *deltas(0, "b"), Finished(0, "stop"))
+    assert text_of(await made_anew) == "b"

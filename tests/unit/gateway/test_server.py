@@ -126,6 +126,12 @@ async def test_a_reader_that_does_not_read_stops_its_own_stream_only(
 # --------------------------------------------------------------------------------------------- disconnects
 
 
+@pytest.fixture(autouse=True)
+def a_short_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of logs that stay silent."""
+    monkeypatch.setattr("headrace.producer.gateway.disconnects._LOOK_S", 0.1)
+
+
 async def test_an_interactive_request_is_cancelled_when_its_stream_is_dropped(
     stub: InferenceStub, broker: FakeBroker
 ) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.events import Delta, Event, Failed, Handed, Started
-from headrace.broker.kafka.beginnings import is_beginning
+from headrace.broker.events import Delta, Event, Failed, Finished, Handed, Moved, Started
+from headrace.broker.kafka.beginnings import is_beginning, is_cut
 
 
 def started(kept: int = 0, delivery: str = "here") -> Started:
@@ -27,7 +27,29 @@ def delta(seq: int) -> Delta:
         ([delta(0)], True),
         ([delta(3)], False),
         ([Failed(1, "expired", "too late")], False),
+        ([started(), Failed(1, "invalid", "no such parameter")], True),  # what it does not keep is gone
+        ([started(), Finished(1, "stop")], True),
+        ([started(), Handed(1), Moved(1, "gpu", "gpu.batch/0")], True),
     ],
 )
 def test_only_the_first_delta_proves_that_a_log_begins_here(events: list[Event], told: bool | None) -> None:
     assert is_beginning(events, "here") is told
+
+
+@pytest.mark.parametrize(
+    ("events", "cut"),
+    [
+        ([], False),
+        ([started()], False),
+        ([started(), delta(0)], False),
+        ([started(), Handed(1), started(), delta(3)], True),
+        ([started(3)], True),
+        ([delta(3)], True),
+        ([Failed(1, "expired", "too late")], False),
+        ([started(), Failed(1, "expired", "too late"), delta(3)], False),
+    ],
+)
+def test_only_tokens_that_are_missing_prove_that_a_log_begins_elsewhere(
+    events: list[Event], cut: bool
+) -> None:
+    assert is_cut(events) is cut
