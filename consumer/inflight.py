@@ -78,7 +78,7 @@ class InFlight:
 
     @property
     def position(self) -> str:
-        """Unique among the deliveries that one consumer holds."""
+        """Where it was first published; twins share it."""
         return self.delivery.position
 
     @property

@@ -121,7 +121,7 @@ class Appender:
     async def _publish(self, batches: Sequence[_Batch]) -> None:
         try:
             answers = await self._publisher.send([r for batch in batches for r in batch.records])
-        except BrokerError as error:
+        except Exception as error:  # whatever it is: nobody may wait for ever for an answer
             for batch in batches:
                 fail(batch.answers, error)
             return

@@ -20,6 +20,7 @@ from headrace.broker.kafka.codec import (
     decode_record,
     due_ms,
     forwarded_headers,
+    size_of,
 )
 from headrace.broker.kafka.commits import Committed
 from headrace.broker.kafka.places import LogPlace
@@ -32,7 +33,7 @@ _AT_ONCE = 200  # forwarded in one go
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A delivery whose time has come: what to publish, or the letter of one that is no message."""
+    """A delivery whose time has come: what to publish, or the letter of one that cannot be."""
 
     offset: int
     forward: Record | None
@@ -65,13 +66,14 @@ class DelayTenure:
         """When the next one is due, by the broker's clock; None while none waits, or some are on the way."""
         return due_ms(self.buffer.first) if self.buffer and not self.busy else None
 
-    def due(self, now_ms: int) -> list[Due]:
-        """Those at the head whose time has come; they stay until `finish`."""
+    def due(self, now_ms: int, most_bytes: int) -> list[Due]:
+        """Those at the head whose time has come; they stay until `finish`. Foreign clients may have written
+        more than can be sent on, `most_bytes`: that is buried, or nothing behind it would ever go."""
         found: list[Due] = []
         for record in self.buffer:
             if due_ms(record) > now_ms or len(found) == _AT_ONCE:
                 break
-            found.append(self._due(record))
+            found.append(self._due(record, most_bytes))
         return found
 
     def commit(self, also: Sequence[int] = ()) -> Committed:
@@ -82,13 +84,18 @@ class DelayTenure:
         while self.buffer and self.buffer.first.offset < self._base:
             self.buffer.drop()
 
-    def _due(self, record: ConsumerRecord) -> Due:
+    def _due(self, record: ConsumerRecord, most_bytes: int) -> Due:
         place = LogPlace(self.topics.lane, self.topics.pool, self.partition.partition)
         decoded = decode_record(record, place, self.names)
         if isinstance(decoded, Undecodable):
-            origin = f"{self.partition.topic}/{self.partition.partition}/{record.offset}"
-            return Due(record.offset, None, dead_letter_record(record, origin, decoded.reason, self.names))
+            return self._buried(record, decoded.reason)
         headers = forwarded_headers(record, decoded)
         number = self.partition.partition
         forward = Record(self.topics.requests, record.value, record.key, headers, number)
+        if (size := size_of(forward)) > most_bytes:
+            return self._buried(record, f"{size} bytes are more than the {most_bytes} that can be sent on")
         return Due(record.offset, forward, None)
+
+    def _buried(self, record: ConsumerRecord, reason: str) -> Due:
+        origin = f"{self.partition.topic}/{self.partition.partition}/{record.offset}"
+        return Due(record.offset, None, dead_letter_record(record, origin, reason, self.names))

@@ -44,7 +44,10 @@ class GroupReader:
 
     async def start(self) -> None:
         self._thread = await self._clients.consumer(
-            group_id=self._group, isolation_level=_LEVEL, fetch_max_wait_ms=_POLL_MS
+            group_id=self._group,
+            isolation_level=_LEVEL,
+            fetch_max_wait_ms=_POLL_MS,
+            auto_offset_reset="earliest",  # what the broker has dropped by then, nobody needs any more
         )
 
     async def close(self) -> None:
@@ -72,7 +75,7 @@ class GroupReader:
     async def read(
         self, stretches: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """The records from `start` on and below `end`, of each partition."""
+        """The records from `start` on and below `end`, of each partition, as far as they are kept still."""
         wanted = {partition: s for partition, s in stretches.items() if s.start < s.end}
         if not wanted:
             return {partition: [] for partition in stretches}

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from kafka.structs import TopicPartition
 
 from headrace.broker.backoff import Backoff
-from headrace.broker.errors import BrokerError, BrokerUnavailable
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.appender import Appender
 from headrace.broker.kafka.codec import Record, letter_head, size_of
 from headrace.broker.kafka.connection import Connection
@@ -139,17 +140,32 @@ class Housekeeping:
         # Who was frozen and overtaken finds all of them due when it wakes: others have forwarded them, and
         # run them, so long ago that a twin might not be known any more.
         ours = await asyncio.gather(*(self._settler.add(Item(delay, None, [])) for delay in delays))
-        for delay in (delay for delay, held in zip(delays, ours, strict=True) if held):
-            await self._forward(delay, delay.due(now_ms))
+        held = [delay for delay, is_ours in zip(delays, ours, strict=True) if is_ours]
+        # To the end of each: where one partition takes nothing, the others go on.
+        ends = await asyncio.gather(*(self._forward(delay, now_ms) for delay in held), return_exceptions=True)
+        for error in ends:
+            if isinstance(error, BaseException):
+                raise error
 
-    async def _forward(self, delay: DelayTenure, due: list[Due]) -> None:
+    async def _forward(self, delay: DelayTenure, now_ms: int) -> None:
         """Published and acknowledged first, completed after."""
+        due = delay.due(now_ms, self._at.settings.max_sent_bytes)
         await self._at.publisher.send([one.forward for one in due if one.forward is not None])
         items = [Item(delay, one.offset, self._letters(one)) for one in due]
         delay.busy = True
         items[-1].done.add_done_callback(lambda _: self._forwarded(delay))
-        for item in items:
+        for one, item in zip(due, items, strict=True):
+            item.done.add_done_callback(partial(self._leave_head, delay, one))
             self._settler.put(item)
+
+    def _leave_head(self, delay: DelayTenure, one: Due, done: asyncio.Future[bool]) -> None:
+        """Of a letter that the dead letters do not take, as their topic may be set: its neighbours have gone
+        on, and it would be completed with them without a word."""
+        error = None if done.cancelled() else done.exception()
+        if one.letter is None or error is None or isinstance(error, BrokerRefused):
+            return
+        logger.error("the bytes of record %d of %s are lost: %s", one.offset, delay.partition, error)
+        self._settler.put(Item(delay, one.offset, [letter_head(one.letter)]))
 
     def _letters(self, one: Due) -> list[Record]:
         """Foreign clients may write more than we can send on: of that, only the head is kept."""

@@ -17,6 +17,7 @@ from kafka.structs import TopicPartition
 
 from headrace.broker.errors import BrokerError
 from headrace.broker.kafka.clients import Clients
+from headrace.broker.kafka.topic_maker import TopicMaker
 from headrace.broker.kafka.topics import LaneTopics
 
 logger = logging.getLogger(__name__)
@@ -56,10 +57,18 @@ class Orphans:
         described = await self._clients.admin(lambda admin: admin.describe_groups([self._group]))
         found = self._wanted - held_in(described[self._group], self._wanted)
         if found & self._found:
+            found = await self._existing(found)
+        if found & self._found:
             logger.warning("nobody holds %s: joining the group once more", sorted(found))
             self._join_again()
             found = frozenset()
         self._found = found
+
+    async def _existing(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Without those of topics that somebody deleted, as those of former delays: they are dealt to nobody,
+        however often one joins."""
+        there = await TopicMaker(self._clients).there(sorted({each.topic for each in partitions}))
+        return frozenset(each for each in partitions if each.partition < there.get(each.topic, 0))
 
 
 def held_in(group: Mapping[str, Any], wanted: frozenset[TopicPartition]) -> frozenset[TopicPartition]:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import kafka.errors as ke
 from kafka import KafkaProducer
 
 from headrace.broker.errors import BrokerRefused, BrokerUnavailable
@@ -18,6 +19,7 @@ from headrace.broker.kafka.clients import DELIVERY_MS, Acknowledged, Clients
 from headrace.broker.kafka.clock import BrokerClock, local_ms
 from headrace.broker.kafka.codec import Record
 
+_UNKNOWN_NOW = ("Partitioner did not assign a partition", "Unrecognized partition")
 _PATIENCE_S = DELIVERY_MS / 1000 + 5.0  # the producer has given up by then, unless it is beyond repair
 
 
@@ -81,14 +83,23 @@ class Publisher:
 
 
 def send_record(producer: KafkaProducer, record: Record) -> Any:
-    """Its future; raises for what can never be sent. May wait for the metadata of a topic."""
-    return producer.send(
-        record.topic,
-        value=record.value,
-        key=record.key,
-        headers=record.headers,
-        partition=record.partition,
-    )
+    """Its future; raises for what can never be sent. May wait for the metadata of a topic.
+
+    kafka-python looks for the partitions once more after that, and calls it a ValueError where its metadata
+    has lost them by then: another node has not heard of the topic yet, or not any more. That passes.
+    """
+    try:
+        return producer.send(
+            record.topic,
+            value=record.value,
+            key=record.key,
+            headers=record.headers,
+            partition=record.partition,
+        )
+    except ValueError as error:
+        if str(error).startswith(_UNKNOWN_NOW):
+            raise ke.UnknownTopicOrPartitionError(str(error)) from error
+        raise
 
 
 def _send(producer: KafkaProducer, records: Sequence[Record]) -> list[Any]:

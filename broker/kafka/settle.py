@@ -11,6 +11,7 @@ refused as a whole.
     committed                       every item is done
     wrong generation                a rebalance went by: again with the next membership, if still held
     not a member                    the tenure ends; its items are refused
+    a static member took its place  likewise, where it was this process, thrown out and back again
     producer fenced, state broken   a new producer (it ends what the old one left open), then again
     fate unknown                    likewise, but first the committed offsets tell what happened
 """
@@ -171,7 +172,7 @@ class Settler:
                 await asyncio.sleep(10 * _REJOIN_S)
                 continue
             except BrokerRefused as error:
-                if await self._is_of_a_few(batch, error):
+                if self._is_of_the_past(membership, error) or await self._is_of_a_few(batch, error):
                     continue
                 self._parts.fatal(error)
                 for item in batch:
@@ -187,6 +188,13 @@ class Settler:
                 await asyncio.sleep(_REJOIN_S)
             elif outcome is Outcome.ANEW:
                 await self._look_at_topics(batch)
+
+    def _is_of_the_past(self, membership: Membership, error: BrokerRefused) -> bool:
+        """Whether it was this very process that took the place of that static member, having lost it."""
+        if not isinstance(error.__cause__, ke.FencedInstanceIdError):
+            return False
+        now = self._parts.membership()
+        return now is None or now.member_id != membership.member_id
 
     async def _is_of_a_few(self, batch: Sequence[Item], error: BrokerRefused) -> bool:
         """Whether topics of some readers took nothing from us. Their items have failed then, and the others

@@ -81,13 +81,14 @@ class Transactions:
         producer.begin_transaction()
         try:
             self._fill(producer, records, offsets, membership)
-        except (Untakeable, ke.AuthorizationError):
+        except Untakeable:
             self._abort()
             raise
-        except (ke.CommitFailedError, ke.FencedInstanceIdError) as error:
-            # kafka-python keeps the offsets that were refused, and sends them again with the producer's next
-            # transaction: under a membership that is in force by then, for partitions that are somebody
-            # else's. What a successor has finished would be unfinished again.
+        except (ke.CommitFailedError, ke.FencedInstanceIdError, ke.AuthorizationError) as error:
+            # kafka-python keeps the offsets that were refused, or that a refused topic kept from being sent,
+            # and sends them with the producer's next transaction: under a membership that is in force by
+            # then, for partitions that are somebody else's. What a successor has finished would be unfinished
+            # again, and a record finished whose line was never emitted.
             self._abort()
             self.discard()
             if isinstance(error, ke.CommitFailedError):

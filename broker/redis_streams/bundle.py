@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.broker.redis_streams.link import Command, Link, Reply, ServerError, Value
+from headrace.broker.errors import BrokerError
+from headrace.broker.redis_streams.link import Command, Link, Reply, Value
 
 _MOST_COMMANDS = 256  # in one round trip: others of the server's clients come between
 _MOST_ROUND_TRIPS = 2  # at a time: one is packed and read here while the server works on the other
@@ -42,12 +43,12 @@ class Bundle:
     async def call(self, *command: Value) -> Reply:
         """One command and its raw reply; raises as `Link.call` does."""
         [reply] = await self.pipeline([command])
-        if isinstance(reply, ServerError):
+        if isinstance(reply, BrokerError):
             raise reply
         return reply
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
-        """Commands side by side; a refused one leaves its ServerError in its place."""
+        """Commands side by side; one that was not done leaves its BrokerError in its place."""
         loop = asyncio.get_running_loop()
         waiting = _Waiting(commands, loop.create_future())
         self._waiting.append(waiting)

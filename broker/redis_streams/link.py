@@ -91,16 +91,18 @@ class Link:
         return reply
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
-        """Commands in one round trip; a refused one leaves its ServerError in its place."""
+        """Commands in one round trip; one that was not done leaves its BrokerError in its place: a server
+        that is full refuses some of them."""
         if not commands:
             return []
         with self._translated():
             async with self._room, asyncio.timeout(self._timeout_s):
                 replies = await self._exchange(commands)
-        return [self._checked(reply) for reply in replies]
+        return [self._told(reply) for reply in replies]
 
     async def transaction(self, commands: Sequence[Command]) -> list[Reply]:
-        """Like `pipeline`, but nothing of other clients comes between, and all of it is run or nothing."""
+        """Like `pipeline`, but nothing of other clients comes between, and all of it is run or nothing. What
+        passes is raised; a refused command leaves its ServerError in its place."""
         if not commands:
             return []
         with self._translated():
@@ -128,13 +130,14 @@ class Link:
         finally:
             await self._client.connection_pool.release(connection)
 
+    def _told(self, reply: Reply) -> Reply:
+        return self._translate(reply) if isinstance(reply, Exception) else reply
+
     def _checked(self, reply: Reply) -> Reply:
-        if not isinstance(reply, Exception):
-            return reply
-        error = self._translate(reply)
-        if isinstance(error, ServerError):
-            return error
-        raise error from reply
+        told = self._told(reply)
+        if isinstance(told, BrokerError) and not isinstance(told, ServerError):
+            raise told from reply
+        return told
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.broker.errors import BrokerError
 from headrace.broker.redis_streams.bundle import Bundle
 from headrace.broker.redis_streams.link import Link, Reply, ServerError, Value
 
@@ -76,7 +77,7 @@ class Scripts:
         return ("EVALSHA", self._hashes[call.script], len(call.keys), *call.keys, *call.arguments)
 
     async def _load(self) -> None:
-        await self._link.pipeline([("SCRIPT", "LOAD", text) for text in self._sources.values()])
+        _all_well(await self._link.pipeline([("SCRIPT", "LOAD", text) for text in self._sources.values()]))
 
 
 def _unknown(reply: Reply) -> bool:
@@ -85,6 +86,6 @@ def _unknown(reply: Reply) -> bool:
 
 def _all_well(replies: Sequence[Reply]) -> list[Reply]:
     for reply in replies:
-        if isinstance(reply, ServerError):
+        if isinstance(reply, BrokerError):
             raise reply
     return list(replies)

@@ -14,13 +14,20 @@
 --   last delivered ids, per lane: where there will be something to wait for; '' not asked, or paused
 
 local LOOK = 100  -- pending entries looked at in one step of a sweep
-local START = '0-0'
+local START, LAST = '0-0', '18446744073709551615-18446744073709551615'
 local group, consumer, lease = ARGV[1], ARGV[2], duration(ARGV[3])
 local lanes, shares = #KEYS - 4, tonumber(ARGV[5])
 local first_cursor = 6 + 3 * shares
 local taken, held, go_on, due, complete, asked = {}, {}, {}, {}, {}, {}
 local knows_held = false
 for i = first_cursor + lanes, #ARGV do held[ARGV[i]] = true end
+
+-- A stream may have been deleted, and its group with it. That is told before anything is taken: of what a script
+-- takes that breaks off nobody hears before its lease lapses.
+for lane = 1, lanes do
+  local known = redis.pcall('XPENDING', KEYS[lane + 4], group, '-', '+', 1, consumer)
+  if known.err then return known end
+end
 
 local next_due = forward_due(KEYS[1], KEYS[2], 100)
 local release = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
@@ -57,7 +64,7 @@ local function sweep(lane, stream, room)
         room = room - take(lane, redis.call('XCLAIM', stream, group, consumer, lease, pending[1]), 1)
       end
     end
-    if #lapsed < LOOK then
+    if #lapsed < LOOK or go_on[lane] == LAST then  -- behind the last id that there can be is no interval
       go_on[lane], complete[lane] = nil, true
     end
   end

@@ -45,7 +45,8 @@ local function lane_stats(stream)
     age = math.max(age, oldest_age(stream, first[1]))
   end
   local leased = group['pending'] - released
-  return {length - leased, leased, age, leases}
+  -- What a client deleted, or trimmed away, while it was leased is pending still, and in the stream no more.
+  return {math.max(0, length - leased), leased, age, leases}
 end
 
 local lanes = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 
+import kafka.errors as ke
 import pytest
 from kafka.admin import (
     ACL,
@@ -15,8 +17,13 @@ from kafka.admin import (
     ResourcePattern,
     ResourceType,
 )
+from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
-from headrace.broker.message import Message
+from headrace.broker.kafka.address import parse_address
+from headrace.broker.kafka.clients import Clients
+from headrace.broker.kafka.codec import Record
+from headrace.broker.kafka.transactions import Outcome, Transactions
+from headrace.broker.message import Lane, Message
 from tests.contract.kafka_case import KafkaCase, kafka_case
 from tests.contract.steps import BODY, publish, publish_one, read_results, start_writer
 from tests.support.kafka_server import missing
@@ -100,3 +107,31 @@ async def test_a_reply_topic_that_is_closed_in_midstream_stops_nobody(kafka: Kaf
                 writer.epoch, writer.fold = opened.epoch, opened.state
                 await writer.start()
         assert await writer.finish(b"line")
+
+
+async def test_what_a_closed_topic_kept_from_being_completed_is_not_completed_by_others(
+    kafka: KafkaCase, kafka_url: str
+) -> None:
+    """kafka-python keeps its offset in about half of the cases, and sends it with the next transaction."""
+    reply, requests = f"{kafka.names.prefix}.reply.mine", kafka.names.requests(Lane.STANDARD)
+    await publish(kafka.broker, Message(BODY, "mine", reply_to=reply))
+    await close_to_writers(kafka, reply)
+    options = Clients(parse_address(kafka_url)).producer_options()
+    transactions = Transactions(options, f"{kafka.names.prefix}.owner")
+
+    def commit(number: int, offset: int, *records: Record) -> Outcome:
+        offsets = {TopicPartition(requests, number): OffsetAndMetadata(offset, "", -1)}
+        return transactions.commit(records, offsets, ConsumerGroupMetadata(kafka.names.prefix))
+
+    def settle_in_turns() -> None:
+        for offset in range(20):
+            assert commit(0, offset) is Outcome.COMMITTED
+            with pytest.raises(ke.TopicAuthorizationFailedError):
+                commit(1, offset, Record(reply, b"line"))
+        assert commit(0, 20) is Outcome.COMMITTED
+        transactions.discard()
+
+    await asyncio.to_thread(settle_in_turns)
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka._servers())) as admin:
+        held = admin.list_group_offsets({kafka.names.prefix: None})[kafka.names.prefix]
+    assert {partition.partition: one.offset for partition, one in held.items()} == {0: 20}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from headrace.broker.connect import connect
+from headrace.broker.kafka import orphans
 from headrace.broker.message import Message
 from tests.contract.kafka_case import KafkaCase, kafka_case
 from tests.contract.steps import BODY, publish, publish_one, read_results, start_writer
+from tests.integration.kafka.sessions import OPTIONS, Fleet
 
 pytestmark = pytest.mark.slow
 
@@ -69,3 +74,33 @@ async def test_a_reply_topic_that_was_deleted_holds_up_no_events_for_long(kafka:
             await writer.start()
     assert await writer.finish(b"line")
     assert b"line" in [line.line for line in await read_results(kafka, reply)]
+
+
+async def test_topics_of_former_delays_that_were_deleted_make_nobody_join_again_and_again(
+    kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Static members look for partitions that nobody holds, and nobody holds those."""
+    monkeypatch.setattr(orphans, "_LOOK_S", 0.1)
+    prefix, again = f"test-{uuid.uuid4().hex[:12]}", list[float]()
+    former = Fleet(await connect(kafka_url, prefix=prefix, options=OPTIONS))
+    await former.consume()
+    await former.close()
+    options = {**OPTIONS, "delays": "300ms", "group_instance_id": "pod-1"}
+    fleet = Fleet(await connect(kafka_url, prefix=prefix, options=options))
+    try:
+        session: Any = await fleet.consume()
+        monkeypatch.setattr(session._orphans, "_join_again", lambda: again.append(time.monotonic()))
+        gone = [topic for topic in session._holdings._delayed if ".300ms." not in topic]
+        assert len(gone) == 2
+        await fleet.broker._at.clients.admin(lambda a: a.delete_topics(gone))  # type: ignore[attr-defined]
+        async with asyncio.timeout(PATIENCE_S):
+            while len(session._holdings.delays) > 2:
+                await session._holdings.changed(0.1)
+        again.clear()
+        await asyncio.sleep(1.0)
+        assert not again
+        monkeypatch.setattr(orphans, "held_in", lambda group, wanted: frozenset())
+        await asyncio.sleep(0.5)
+        assert again, "those that stand and are held by nobody"
+    finally:
+        await fleet.close()

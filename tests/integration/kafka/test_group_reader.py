@@ -10,6 +10,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from headrace.broker.kafka.group_reader import Bounds, GroupReader
+from headrace.broker.kafka.results import trim
 from headrace.broker.message import Lane, Message
 from tests.contract.kafka_case import KafkaCase, kafka_case
 from tests.contract.steps import BODY, publish, publish_one
@@ -62,5 +63,22 @@ async def test_a_partition_that_has_no_leader_for_a_moment_is_looked_up(
         monkeypatch.setattr(cluster, "leader_for_partition", away)
         assert await reader.bounds(both) == before
         assert all(isinstance(bounds, Bounds) for bounds in before.values())
+    finally:
+        await reader.close()
+
+
+async def test_what_the_broker_drops_while_a_stretch_is_wanted_ends_no_session(kafka: KafkaCase) -> None:
+    """A restore begins far back, and retention goes on beside it."""
+    await publish(kafka.broker, *(Message(BODY, "r", lane=Lane.STANDARD) for _ in range(4)))
+    at = kafka.broker._at  # type: ignore[attr-defined]
+    reader = GroupReader(at.clients, "anyone")
+    await reader.start()
+    try:
+        bounds = await reader.bounds([TopicPartition(kafka.names.requests(Lane.STANDARD), n) for n in (0, 1)])
+        (stretch,) = ({p: each} for p, each in bounds.items() if each.end)
+        ((partition, each),) = stretch.items()
+        for first in (2, 4):
+            await trim(at.clients, {partition: first})
+            assert [r.offset for r in (await reader.read(stretch))[partition]] == list(range(first, each.end))
     finally:
         await reader.close()

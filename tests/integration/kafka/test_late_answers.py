@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 from kafka.structs import OffsetAndMetadata
 
 from headrace.broker.connect import connect
+from headrace.broker.contract import Done
 from headrace.broker.kafka import group_reader
 from headrace.broker.message import Lane, Message
 from tests.contract.kafka_case import KafkaCase, kafka_case
 from tests.contract.steps import BODY, publish, publish_one, start_writer
-from tests.integration.kafka.sessions import LEASE_MS, OPTIONS, PATIENCE_S, Fleet
+from tests.integration.kafka.sessions import LEASE_MS, OPTIONS, PATIENCE_S, Fleet, deliveries
 
 pytestmark = pytest.mark.slow
 
@@ -98,3 +100,33 @@ async def test_a_static_member_that_let_go_too_late_leaves_no_partition_without_
     finally:
         for fleet in fleets:
             await fleet.close()
+
+
+async def test_a_static_member_that_comes_back_during_a_slow_transaction_is_no_twin_of_itself(
+    kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its group refuses the transaction in the words that tell of another process under its name."""
+    prefix = f"test-{uuid.uuid4().hex[:12]}"
+    fleet = Fleet(await connect(kafka_url, prefix=prefix, options={**OPTIONS, "group_instance_id": "pod-1"}))
+    try:
+        session: Any = await fleet.consume()
+        await publish(fleet.broker, Message(BODY, "r", lane=Lane.STANDARD))
+        (delivery,) = await deliveries(session, 1)
+        transactions, former = session._settler._parts.transactions, session._owner.membership
+        ready, go_on = transactions.ready, threading.Event()
+        monkeypatch.setattr(transactions, "ready", lambda: go_on.wait(PATIENCE_S) and ready())
+        settling = asyncio.create_task(session.settle(delivery, 0, Done()))
+        await asyncio.sleep(0)
+        fleet.freeze(session)
+        await asyncio.sleep(1.2 * LEASE_MS / 1000)
+        async with asyncio.timeout(PATIENCE_S):
+            while not session._owner.joined or session._owner.membership == former:
+                await session.heartbeat()
+                await asyncio.sleep(0.02)
+            go_on.set()
+            assert not await settling
+            while not (again := await session.pull(1, 100)):
+                await session.heartbeat()
+        assert await session.settle(again[0], 0, Done())
+    finally:
+        await fleet.close()

@@ -345,6 +345,25 @@ async def test_a_deleted_stream_is_made_again_and_its_consumers_go_on(
     assert await session.heartbeat() == []
 
 
+async def test_a_deleted_stream_strands_nothing_of_the_other_lanes(
+    broker: Broker, client: Redis, names: Names
+) -> None:
+    session = await broker.consume(LANES, LONG_MS)
+    [ref] = await publish(broker, "r", lane=Lane.INTERACTIVE)
+    await client.delete(names.requests(Lane.BATCH))
+    assert [one.ref for one in await session.pull(2, 0)] == [ref]
+
+
+async def test_what_is_trimmed_away_while_it_is_leased_makes_no_lane_emptier_than_empty(
+    broker: Broker, client: Redis, names: Names
+) -> None:
+    await publish(broker, "a", "b")
+    session = await broker.consume(LANES, LONG_MS)
+    assert len(await session.pull(2, 0)) == 2
+    await client.xtrim(names.requests(Lane.BATCH), maxlen=0, approximate=False)
+    assert (await broker.depths())[Lane.BATCH].waiting == 0
+
+
 async def test_cancellations_between_the_start_of_a_session_and_its_first_read_are_seen(
     broker: Broker,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from redis.asyncio import Redis
 
@@ -27,3 +29,16 @@ async def test_leases_are_renewed_in_a_server_that_is_full(broker: Broker, clien
     finally:
         await client.config_set("maxmemory", "0")
     assert await owner.start()
+
+
+async def test_what_it_refuses_to_one_caller_is_not_told_to_others(broker: Broker, client: Redis) -> None:
+    await publish(broker, "r")
+    session = await broker.consume(LANES, LEASE_MS)
+    owner = await run(session)
+    await client.config_set("maxmemory", "1")
+    try:
+        started, lost = await asyncio.gather(owner.start(), session.heartbeat(), return_exceptions=True)
+    finally:
+        await client.config_set("maxmemory", "0")
+    assert isinstance(started, BrokerUnavailable)
+    assert lost == []

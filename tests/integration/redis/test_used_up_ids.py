@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from redis.asyncio import Redis
 
@@ -9,7 +11,7 @@ from headrace.broker.contract import Broker, DeadLetter, OpenOutcome, Retry
 from headrace.broker.errors import BrokerError
 from headrace.broker.message import Lane
 from headrace.broker.names import Names
-from tests.integration.redis.steps import LANES, LONG_MS, publish, run, take
+from tests.integration.redis.steps import LANES, LONG_MS, SHORT_MS, publish, run, take
 
 LAST_ID = "18446744073709551615-18446744073709551615"
 
@@ -56,3 +58,19 @@ async def test_its_depth_can_be_asked_for(broker: Broker, client: Redis, names: 
     session = await broker.consume(LANES, LONG_MS)
     await take(session)
     assert (await broker.stats()).lanes[Lane.BATCH].leased == 1
+
+
+@pytest.mark.parametrize("limit", [100, 200])
+async def test_a_sweep_whose_page_ends_with_it_is_complete(
+    broker: Broker, client: Redis, names: Names, limit: int
+) -> None:
+    page = 100  # pending entries that a sweep looks at in one step
+    dead = await broker.consume(LANES, SHORT_MS)
+    await publish(broker, *(f"r{number}" for number in range(page - 1)))
+    await use_up(client, names.requests(Lane.BATCH))
+    assert len(await dead.pull(page, 0)) == page
+    await asyncio.sleep(SHORT_MS / 1000 * 1.3)
+    session = await broker.consume(LANES, SHORT_MS)
+    assert len(await session.pull(limit, 0)) == page
+    await publish(broker, "other", lane=Lane.INTERACTIVE)
+    assert [one.ref.request_id for one in await session.pull(2, 0)] == ["other"]

@@ -39,3 +39,9 @@ async def channel(gateway: Gateway) -> AsyncIterator[grpc.aio.Channel]:
 @pytest.fixture
 def stub(channel: grpc.aio.Channel) -> InferenceStub:
     return InferenceStub(channel)
+
+
+@pytest.fixture
+def a_short_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leaves waits less long for a log that stays silent."""
+    monkeypatch.setattr("headrace.producer.gateway.disconnects._LOOK_S", 0.1)

@@ -20,6 +20,8 @@ from headrace.v1 import inference_pb2 as pb
 from headrace.v1.inference_pb2_grpc import InferenceStub
 from tests.unit.gateway.fake_broker import FakeBroker
 
+pytestmark = pytest.mark.usefixtures("a_short_look")
+
 
 @asynccontextmanager
 async def serving(broker: FakeBroker, **settings: Any) -> AsyncIterator[InferenceStub]:

@@ -25,6 +25,8 @@ from headrace.v1 import inference_pb2 as pb
 from headrace.v1.inference_pb2_grpc import InferenceStub
 from tests.unit.gateway.fake_broker import FakeBroker
 
+pytestmark = pytest.mark.usefixtures("a_short_look")
+
 Detail = TypeVar("Detail", bound=Proto)
 
 STARTED = Started(1, "consumer-1", "queue/1", seed=0, body_hash=b"", fingerprint="f")
@@ -124,12 +126,6 @@ async def test_a_reader_that_does_not_read_stops_its_own_stream_only(
 
 
 # --------------------------------------------------------------------------------------------- disconnects
-
-
-@pytest.fixture(autouse=True)
-def a_short_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of logs that stay silent."""
-    monkeypatch.setattr("headrace.producer.gateway.disconnects._LOOK_S", 0.1)
 
 
 async def test_an_interactive_request_is_cancelled_when_its_stream_is_dropped(

@@ -12,7 +12,9 @@ from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.clients import Acknowledged, Clients
 from headrace.broker.kafka.clock import BrokerClock
 from headrace.broker.kafka.codec import Record
+from headrace.broker.kafka.failures import translated
 from headrace.broker.kafka.publisher import Publisher
+from tests.unit.kafka.rig import Rig
 
 
 class Answered:
@@ -103,3 +105,33 @@ async def test_a_producer_that_says_nothing_is_not_waited_for_for_ever(producers
     with pytest.raises(BrokerUnavailable, match="did not acknowledge a write in time"):
         await sender.send([Record("topic", b"value")])
     assert producers.made[0].closed
+
+
+async def test_a_topic_that_the_client_has_lost_sight_of_passes(
+    producers: Producers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kafka-python asks its metadata twice, and calls it a ValueError where the second answer is another."""
+
+    def lose(self: Producer, topic: str, **_: object) -> None:
+        raise ValueError(f"Partitioner did not assign a partition for topic {topic}!")
+
+    async def translating(call: Callable[..., Any], *args: object) -> Any:
+        with translated(producers.servers):
+            return call(*args)
+
+    monkeypatch.setattr(Producer, "send", lose)
+    monkeypatch.setattr(producers, "run", translating)
+    with pytest.raises(BrokerUnavailable):
+        await publisher(producers).send([Record("topic", b"value")])
+
+
+async def test_an_append_that_fails_in_an_unknown_way_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Rig() as rig:
+
+        async def fail(records: Sequence[Record]) -> list[Any]:
+            raise RuntimeError("a mistake of ours, or of the client")
+
+        monkeypatch.setattr(rig.publisher, "send", fail)
+        async with asyncio.timeout(1):
+            with pytest.raises(RuntimeError):
+                await rig.appender.append([], [Record("topic", b"value")])

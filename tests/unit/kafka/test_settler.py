@@ -212,6 +212,20 @@ async def test_a_twin_that_took_our_place_ends_the_session() -> None:
     assert len(cluster.fatal) == 1
 
 
+async def test_a_static_member_that_lost_its_place_to_itself_is_no_twin() -> None:
+    """It was thrown out in the middle of a slow transaction, and is back before that one ends."""
+    cluster, holder = Cluster([ke.FencedInstanceIdError()]), Holder()
+
+    def come_back() -> None:
+        cluster.membership, holder.gone = SimpleNamespace(member_id="member, anew"), True
+
+    cluster.before = come_back
+    async with settler_of(cluster) as settler:
+        assert not await settler.add(item(holder, 0))
+        assert await settler.add(item(Holder(member="member, anew"), 0))
+    assert not cluster.fatal
+
+
 async def test_who_asks_again_after_losing_patience_gets_the_answer_to_the_first_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -49,8 +49,9 @@ class Client:
     """A producer, its transaction manager and its sender in one. `silent`: the step that gets no answer."""
 
     silent = ""
-    refused = False
+    refused: Exception | None = None
     record_error: Exception | None = None
+    send_error: Exception | None = None
     made: ClassVar[list[Client]] = []
 
     def __init__(self, **options: Any) -> None:
@@ -70,10 +71,12 @@ class Client:
 
     def send(self, topic: str, **record: Any) -> Sent:
         self.steps.append("send")
+        if Client.send_error is not None:
+            raise Client.send_error
         return Sent(Client.record_error)
 
     def send_offsets_to_transaction(self, offsets: object, membership: object) -> Answer:
-        return self._step("offsets", ke.CommitFailedError() if Client.refused else None)
+        return self._step("offsets", Client.refused)
 
     def begin_commit(self) -> Answer:
         return self._step("commit")
@@ -91,8 +94,8 @@ class Client:
 @pytest.fixture(autouse=True)
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "KafkaProducer", Client)
-    Client.silent, Client.refused, Client.made = "", False, []
-    Client.record_error = None
+    Client.silent, Client.refused, Client.made = "", None, []
+    Client.record_error = Client.send_error = None
 
 
 def commit(transactions: Transactions, *records: Record) -> Outcome:
@@ -107,33 +110,44 @@ def test_answers_that_come_commit() -> None:
 @pytest.mark.parametrize(
     ("silent", "refused", "outcome"),
     [
-        ("offsets", False, Outcome.ANEW),
-        ("commit", False, Outcome.UNKNOWN),
-        ("abort", True, Outcome.OUTDATED),
+        ("offsets", None, Outcome.ANEW),
+        ("commit", None, Outcome.UNKNOWN),
+        ("abort", ke.CommitFailedError(), Outcome.OUTDATED),
     ],
 )
 def test_a_step_without_an_answer_ends_its_producer_and_the_next_one_works(
-    silent: str, refused: bool, outcome: Outcome
+    silent: str, refused: Exception | None, outcome: Outcome
 ) -> None:
     transactions = Transactions({}, "me", answer_s=0.01)
     Client.silent, Client.refused = silent, refused
     assert commit(transactions) is outcome
     assert [made.closed for made in Client.made] == [True]
-    Client.silent, Client.refused = "", False
+    Client.silent, Client.refused = "", None
     assert commit(transactions) is Outcome.COMMITTED
     assert len(Client.made) == 2
 
 
 def test_offsets_that_were_refused_die_with_their_producer() -> None:
     transactions = Transactions({}, "me", answer_s=0.01)
-    Client.refused = True
+    Client.refused = ke.CommitFailedError()
     assert commit(transactions) is Outcome.OUTDATED
-    Client.refused = False
+    Client.refused = None
     assert commit(transactions) is Outcome.COMMITTED
     assert [made.steps[1:] for made in Client.made] == [
         ["begin", "offsets", "abort"],
         ["begin", "offsets", "commit"],
     ]
+
+
+def test_so_do_those_that_a_topic_closed_to_us_kept_from_being_sent() -> None:
+    transactions = Transactions({}, "me", answer_s=0.01)
+    Client.refused = ke.TopicAuthorizationFailedError({"reply"})
+    with pytest.raises(ke.TopicAuthorizationFailedError):
+        commit(transactions, LINE)
+    Client.refused = None
+    assert commit(transactions) is Outcome.COMMITTED
+    assert [made.steps[-2:] for made in Client.made] == [["offsets", "abort"], ["offsets", "commit"]]
+    assert Client.made[0].closed
 
 
 def test_the_end_is_asked_for_behind_the_last_record() -> None:
@@ -168,3 +182,21 @@ def test_a_user_who_may_not_write_there_hears_so() -> None:
     with pytest.raises(ke.TopicAuthorizationFailedError):
         commit(Transactions({}, "me"), LINE)
     assert Client.made[0].steps[-1] == "abort"
+
+
+@pytest.mark.parametrize(
+    "words", ["Partitioner did not assign a partition for topic x!", "Unrecognized partition 0 for topic x"]
+)
+def test_a_topic_that_the_client_has_lost_sight_of_is_not_for_ever(words: str) -> None:
+    """Its metadata came from a node that has not heard of it: the line would be lost for that."""
+    transactions = Transactions({}, "me")
+    Client.send_error = ValueError(words)
+    assert commit(transactions, LINE) is Outcome.ANEW
+    Client.send_error = None
+    assert commit(transactions, LINE) is Outcome.COMMITTED
+
+
+def test_what_cannot_be_encoded_is_for_ever() -> None:
+    Client.send_error = UnicodeEncodeError("utf-8", "x", 0, 1, "surrogates not allowed")
+    with pytest.raises(Untakeable):
+        commit(Transactions({}, "me"), LINE)
