@@ -60,7 +60,9 @@ class KafkaBroker:
         self._at = Connection.make(settings, names)
         margin_ms = settings.reader_margin_ms
         self._tails = Tails(self._at.clients, self._at.history, self._at.clock, names)
-        self._homes = Homes(self._at.topics, self._at.history, names, margin_ms, settings.log_ms)
+        self._homes = Homes(
+            self._at.topics, self._at.history, names, margin_ms, settings.log_ms, self._at.clock.now_ms
+        )
         reader = PartitionReader(self._tails, self._at.history, names, margin_ms)
         self._results = Results(self._at.clients, self._at.topics, names)
         self._letters = DeadLetters(self._at)

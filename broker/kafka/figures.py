@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka import KafkaConsumer
+from kafka.errors import KafkaTimeoutError
 from kafka.structs import TopicPartition
 
 from headrace.broker.contract import ConsumerEntry, LaneDepth, LaneStats, Lease, QueueStats, Stray
+from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.kafka.clients import ConsumerThread
 from headrace.broker.kafka.commits import Committed, decode_metadata
 from headrace.broker.kafka.connection import Connection
@@ -23,6 +25,8 @@ from headrace.broker.message import Lane
 
 _COUNTED = 10_000  # delayed deliveries; more are not counted one by one
 _LOOKED_AT = 1_000  # records of a partition, for the age of the oldest that waits
+_ASK_MS = 2_000  # for one commit; then the thread is free for a moment, and may end
+_PATIENCE_S = 25.0  # longer than the open transaction of a dead owner
 _RECENT_S = 1.0  # so old a commit may be for who asks again and again
 
 
@@ -206,7 +210,13 @@ class Figures:
         if not partitions:
             return {}
         thread = await self._reader_of(group_of(self._at.names, pool))
-        return await thread.call(lambda consumer: _read_commits(consumer, partitions))
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return await thread.call(lambda consumer: _read_commits(consumer, partitions))
+            except BrokerUnavailable as error:
+                if not isinstance(error.__cause__, KafkaTimeoutError) or time.monotonic() > deadline:
+                    raise
 
     async def _reader_of(self, group: str) -> ConsumerThread:
         async with self._making:  # of many who ask at once, the first one makes it
@@ -228,7 +238,9 @@ def _count(lane: Lane, topics: LaneTopics | None, standing: _Standing, leases: S
 def _read_commits(
     consumer: KafkaConsumer, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Committed]:
-    found = {partition: consumer.committed(partition, metadata=True) for partition in partitions}
+    """By itself the client asks for ever while the group's coordinator is away. Its thread could not be ended
+    then, and whoever closes the connection waits for it."""
+    found = {p: consumer.committed(p, metadata=True, timeout_ms=_ASK_MS) for p in partitions}
     return {
         partition: Committed() if commit is None else decode_metadata(commit.offset, commit.metadata)
         for partition, commit in found.items()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kafka.structs import TopicPartition
@@ -64,12 +64,29 @@ class Home:
     copy: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An event of a log that a reader was shown."""
+
+    place: LogPlace
+    offset: int
+    at_ms: int
+
+
 class Homes:
     """Finds and remembers homes."""
 
-    def __init__(self, topics: Topics, history: History, names: Names, margin_ms: int, log_ms: int) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        history: History,
+        names: Names,
+        margin_ms: int,
+        log_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._topics, self._history, self._names = topics, history, names
-        self._margin_ms, self._log_ms = margin_ms, log_ms
+        self._margin_ms, self._log_ms, self._now_ms = margin_ms, log_ms, now_ms
         self._known: OrderedDict[RequestRef, Home] = OrderedDict()
         self._listeners: dict[RequestRef, list[asyncio.Event]] = {}
         self._wide = asyncio.Lock()
@@ -83,7 +100,13 @@ class Homes:
             listener.set()
 
     def remembered(self, ref: RequestRef) -> Home | None:
-        return self._known.get(ref)
+        """What is known of it. Where its log's time may be over since it ended, its id may be that of a new
+        request, published by somebody else, and at another place."""
+        home = self._known.get(ref)
+        if home is not None and home.ended and 0 < home.since_ms < self._now_ms() - self._log_ms:
+            del self._known[ref]
+            return None
+        return home
 
     def published(self, ref: RequestRef, place: LogPlace, offset: int, at_ms: int) -> None:
         """It was published through this connection. A copy of an earlier request changes nothing: its log
@@ -117,7 +140,7 @@ class Homes:
 
     async def sure(self, ref: RequestRef) -> Home | None:
         """The home of a request that cannot have another one, whether it has entries yet or not."""
-        if (home := self._known.get(ref)) is not None:
+        if (home := self.remembered(ref)) is not None:
             return home
         own = read_request_id(ref.request_id)
         places = [] if own is None else _own_places(own, await self._topics.existing())
@@ -128,7 +151,7 @@ class Homes:
 
     async def find(self, ref: RequestRef) -> Home | None:
         """The home of a request that has a record or an event; None where none is found."""
-        if (home := self._known.get(ref)) is not None:
+        if (home := self.remembered(ref)) is not None:
             return home
         lanes = await self._topics.existing()
         if (position := parse_position(self._names, ref.request_id)) is not None:
@@ -145,6 +168,18 @@ class Homes:
         sure = found or replace(home, copy=None)
         self.remember(ref, sure)
         return sure
+
+    async def of_seen(self, ref: RequestRef, seen: Seen) -> Home:
+        """The home of the log that this event belongs to."""
+        found = await self._newest_of(ref, [seen.place], seen.offset)
+        home = found or Home(seen.place, seen.at_ms)
+        self.remember(ref, home)
+        return home
+
+    def is_behind(self, home: Home, seen: Seen) -> bool:
+        """Whether who reads from there on is not shown what somebody has seen already: a log that began anew
+        may be taken for a whole one."""
+        return seen.at_ms < home.since_ms - self._margin_ms
 
     def begins_here(self, ref: RequestRef, home: Home) -> Home:
         """The same, where its own copy runs."""
@@ -196,11 +231,16 @@ class Homes:
         first = min(firsts, key=age)
         return Home(by_topic[partition_of(first)], min(first.timestamp, made_ms))
 
-    async def _newest_of(self, ref: RequestRef, places: Sequence[LogPlace]) -> Home | None:
+    async def _newest_of(
+        self, ref: RequestRef, places: Sequence[LogPlace], back_to: int | None = None
+    ) -> Home | None:
         """Looks at the newest records. Where the events that are found there lack others, at more and more
-        of that place; where they do not tell, the home is in doubt: a whole partition may take minutes."""
+        of that place; where they do not tell, the home is in doubt: a whole partition may take minutes.
+        `back_to`: the offset of an event that is known, in the only place."""
         by_topic = self._by_topic(places)
         bounds, most = await self._history.bounds(by_topic), _MOST_RECORDS
+        if back_to is not None:
+            most = self._enough(bounds, places[0], back_to)
         while True:
             spans = newest(bounds, most)
             firsts = await self._first_few(ref, spans, wide=most > _MOST_RECORDS)
@@ -217,6 +257,13 @@ class Homes:
                 begins = whole or is_beginning(of_log) is True
                 return Home(place, first.timestamp, copy=None if begins else copy)
             bounds, most = {p: bounds[p] for p in (requests, events)}, most * _WIDER
+
+    def _enough(self, bounds: Bounds, place: LogPlace, offset: int) -> int:
+        """How many records to look at, so that the event at this offset is among them if it still stands."""
+        most, (_, events) = _MOST_RECORDS, self._topics_at(place)
+        while newest(bounds, most)[events][0] > max(offset, bounds[events][0]):
+            most *= _WIDER
+        return most
 
     async def _first_few(self, ref: RequestRef, spans: Bounds, *, wide: bool) -> list[ConsumerRecord]:
         """Of each partition. Wide scans, which take long, are made one after the other: those who begin to

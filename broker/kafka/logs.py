@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
@@ -16,7 +17,7 @@ from headrace.broker.errors import BrokerError, BrokerUnavailable, UnknownCursor
 from headrace.broker.events import Event, Logged, Moved
 from headrace.broker.fold import Fold
 from headrace.broker.kafka.beginnings import is_beginning
-from headrace.broker.kafka.homes import Home, Homes
+from headrace.broker.kafka.homes import Home, Homes, Seen
 from headrace.broker.kafka.partition_reader import PartitionReader
 from headrace.broker.kafka.places import LogPlace, Position, log_key, parse_cursor, parse_place
 from headrace.broker.kafka.rings import Entry, event_of, in_force
@@ -40,9 +41,10 @@ class LogReader:
 
     async def watch(self, ref: RequestRef, cursor: str = "") -> AsyncIterator[Logged]:
         """See `Broker.watch`. Rides out losses of the connection: it reads on from where it is."""
-        if cursor:
-            await self._check_cursor(ref, cursor)
+        seen = await self._check_cursor(ref, cursor) if cursor else None
         begins = await self._without_doubt(ref, await self._wait_for(ref))
+        if seen is not None and self._homes.is_behind(begins, seen):
+            begins = await self._persist(functools.partial(self._homes.of_seen, ref, seen))
         home: Home | None = begins
         state, left = Fold(), dict[LogPlace, int]()
         while home is not None:
@@ -119,28 +121,40 @@ class LogReader:
             return home
         if await self._begins_with(home.copy, ref, home):
             return self._homes.begins_here(ref, home)
+        return await self._persist(functools.partial(self._homes.earliest, ref, home))
+
+    async def _persist(self, search: Callable[[], Awaitable[Home]]) -> Home:
+        """A search that rides out losses of the connection."""
         backoff = Backoff()
         while True:
             try:
-                return await self._homes.earliest(ref, home)
+                return await search()
             except BrokerUnavailable:
                 self._tails.check()
                 await backoff.wait()
 
     async def _begins_with(self, copy: int, ref: RequestRef, home: Home) -> bool:
-        """Waits until the first events since our copy tell; False also where it was settled before."""
+        """Waits until the first events since our copy tell; False also where it was settled before. Who asks
+        for that may wait for long: commits of a group that has no coordinator are not to be had."""
         own = Position(home.place, copy).text(self._names)
         async with contextlib.aclosing(self._read(home, ref, 0)) as entries:
             told = asyncio.ensure_future(_is_beginning(entries, own))
+            settled = asyncio.ensure_future(self._settled(home.place, copy))
             try:
-                while not (await asyncio.wait({told}, timeout=_LOOK_AGAIN_S))[0]:
-                    with contextlib.suppress(BrokerError):  # who is not told waits on
-                        if await self._is_finished(home.place, copy):
-                            return False
-                return told.result()
+                await asyncio.wait({told, settled}, return_when=asyncio.FIRST_COMPLETED)
+                return told.done() and told.result()
             finally:
                 told.cancel()
-                await asyncio.gather(told, return_exceptions=True)
+                settled.cancel()
+                await asyncio.gather(told, settled, return_exceptions=True)
+
+    async def _settled(self, place: LogPlace, copy: int) -> None:
+        """Returns once the delivery of this record was settled."""
+        finished = False
+        while not finished:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            with contextlib.suppress(BrokerError):  # who is not told waits on
+                finished = await self._is_finished(place, copy)
 
     async def _first(self, ref: RequestRef) -> Home | None:
         """Watches all places where the log may begin, for a while."""
@@ -170,13 +184,13 @@ class LogReader:
 
     # ---------------------------------------------------------------------------------------- cursors
 
-    async def _check_cursor(self, ref: RequestRef, cursor: str) -> None:
+    async def _check_cursor(self, ref: RequestRef, cursor: str) -> Seen:
         """A cursor names an entry that this request's readers have seen."""
         backoff, parsed = Backoff(), parse_cursor(cursor)
         while parsed is not None:
             try:
-                if await self._stands(ref, *parsed):
-                    return
+                if (seen := await self._seen(ref, *parsed)) is not None:
+                    return seen
                 break
             except BrokerUnavailable:
                 self._tails.check()
@@ -185,19 +199,20 @@ class LogReader:
             f"the cursor {cursor[:60]!r} names no event of this request; watch it from its beginning"
         )
 
-    async def _stands(self, ref: RequestRef, place: LogPlace, offset: int) -> bool:
+    async def _seen(self, ref: RequestRef, place: LogPlace, offset: int) -> Seen | None:
         """An event of the request, or a fence where it has events."""
         key = log_key(ref).encode()
         if not await self._homes.exists(place):
-            return False
+            return None
         entry = await self._reader.at(place, offset)
         if entry is None or entry.key not in (key, None):
-            return False
+            return None
+        seen = Seen(place, offset, entry.at_ms)
         if entry.key == key:
-            return True
+            return seen
         home = await self._homes.find(ref)
         since_ms = home.since_ms if home is not None and home.place == place else entry.at_ms
-        return any(e.key == key for e in await self._reader.stored(place, key, since_ms))
+        return seen if any(e.key == key for e in await self._reader.stored(place, key, since_ms)) else None
 
 
 async def _is_beginning(entries: AsyncGenerator[tuple[Entry, Event], None], delivery: str) -> bool:

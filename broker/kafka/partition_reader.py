@@ -8,9 +8,10 @@ Fences of the partition belong to all of its requests.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from kafka.structs import TopicPartition
 
@@ -29,15 +30,25 @@ _APART = 1_000  # offsets; streams that start between two of these begin at the 
 _SKEW_MS = 1_000  # by which the times of ids may be wrong
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a reader starts, and the fence in force there; None: the ring holds all that can be there. What
+    stands below `own` was not written for this request, though it may bear its id."""
+
+    start: int | None = None
+    own: int = 0
+    fence: Entry | None = None
+
+
 class PartitionReader:
     """`margin_ms`: how long before its request a reader starts, so that it sees the epoch in force."""
 
     def __init__(self, tails: Tails, history: History, names: Names, margin_ms: int) -> None:
         self._tails, self._history, self._names = tails, history, names
         self._margin_ms = margin_ms
-        # The last ones that were asked for.
-        self._fences: dict[tuple[TopicPartition, int], tuple[int, Entry | None]] = {}
-        self._looking: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # The last ones that were asked for, by offset. A partition that was made anew has another ring.
+        self._fences: WeakKeyDictionary[Ring, dict[int, tuple[int, Entry | None]]] = WeakKeyDictionary()
+        self._looking: WeakValueDictionary[tuple[TopicPartition, int], asyncio.Lock] = WeakValueDictionary()
 
     async def follow(self, place: LogPlace, key: bytes, since_ms: int) -> AsyncGenerator[Entry, None]:
         """Entries of the request and fences, in order, for ever. `since_ms`: when its request was made (0:
@@ -47,15 +58,15 @@ class PartitionReader:
         listener = tail.listen(key)
         try:
             ring = tail.ring
-            start, fence = await self._start(place, since_ms, ring)
-            given = False
-            if fence is not None:
-                yield fence
+            begin = await self._start(place, since_ms, ring)
+            start, own, given = begin.start, begin.own, False
+            if begin.fence is not None:
+                yield begin.fence
             while True:
                 self._tails.check()
                 listener.clear()
                 if tail.ring is not ring:  # the partition was made anew
-                    ring, start = tail.ring, tail.ring.floor
+                    ring, start, own = tail.ring, tail.ring.floor, 0
                 if start is None:
                     start = ring.floor
                     if ring.fence is not None:
@@ -64,7 +75,8 @@ class PartitionReader:
                     floor = ring.floor
                     async with aclosing(self._older(place, key, start, floor, given)) as older:
                         async for entry in older:
-                            yield entry
+                            if entry.key is None or entry.offset >= own:
+                                yield entry
                     start, given = floor, True
                     continue
                 # Nothing is awaited between the two: all of the request below `next` is in `entries`.
@@ -102,34 +114,36 @@ class PartitionReader:
                 self._tails.check()
                 await backoff.wait()
 
-    async def _start(self, place: LogPlace, since_ms: int, ring: Ring) -> tuple[int | None, Entry | None]:
-        """The offset to start from, and the fence in force there; None: the ring holds all that can be
-        there."""
+    async def _start(self, place: LogPlace, since_ms: int, ring: Ring) -> Begin:
         if since_ms - _SKEW_MS >= ring.floor_ms:
-            return None, None
+            return Begin()
         partition, backoff = self._partition(place), Backoff()
         while True:
             try:
                 start, _ = (await self._history.bounds([partition], self._from_ms(since_ms)))[partition]
                 if start >= ring.floor:
-                    return None, None
-                below, fence = await self._fence_below(partition, start - start % _APART)
-                return min(start, below), fence
+                    return Begin()
+                below, fence = await self._fence_below(partition, start - start % _APART, ring)
+                return Begin(min(start, below), start, fence)
             except BrokerUnavailable:
                 self._tails.check()
                 await backoff.wait()
 
-    async def _fence_below(self, partition: TopicPartition, offset: int) -> tuple[int, Entry | None]:
+    async def _fence_below(
+        self, partition: TopicPartition, offset: int, ring: Ring
+    ) -> tuple[int, Entry | None]:
         """The one in force at this offset, or at the first one that is kept, with that offset. Hundreds of
-        streams may begin at once, each at another time: those that begin near each other share one look."""
-        async with self._looking[partition]:
-            if (partition, offset) not in self._fences:
+        streams may begin at once, each at another time: those that begin near each other share one look, and
+        wait for no other, which may take long."""
+        async with self._looking.setdefault((partition, offset), asyncio.Lock()):
+            known = self._fences.setdefault(ring, {})
+            if offset not in known:
                 first, _ = (await self._history.bounds([partition]))[partition]
                 found = max(first, offset), await fence_below(self._history, partition, offset)
-                while len(self._fences) >= _FENCES:
-                    del self._fences[next(iter(self._fences))]
-                self._fences[partition, offset] = found
-            return self._fences[partition, offset]
+                while len(known) >= _FENCES:
+                    del known[next(iter(known))]
+                known[offset] = found
+            return known[offset]
 
     async def _older(
         self, place: LogPlace, key: bytes, start: int, end: int, given: bool

@@ -15,11 +15,12 @@ from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Delta, Event, Finished, Started
 from headrace.broker.fold import fold
 from headrace.broker.ids import new_request_id
+from headrace.broker.kafka.adapter import KafkaBroker
 from headrace.broker.kafka.address import parse_address
 from headrace.broker.kafka.clients import Clients
 from headrace.broker.kafka.connection import Connection
 from headrace.broker.kafka.event_records import encode_event_record
-from headrace.broker.kafka.places import log_key
+from headrace.broker.kafka.places import LogPlace, log_key
 from headrace.broker.message import Lane, Message, RequestRef
 from headrace.broker.names import Names
 from tests.support.frozen import frozen
@@ -117,3 +118,19 @@ async def test_what_cannot_be_reached_is_one_sentence(server: EmbeddedKafka) -> 
     await asyncio.to_thread(server.stop)
     with pytest.raises(BrokerUnavailable, match="is it running"):
         await connect(address, options=OPTIONS)
+
+
+async def test_a_connection_ends_while_what_it_asked_for_is_not_to_be_had(server: EmbeddedKafka) -> None:
+    """A process that is told to stop must not wait for its cluster to come back."""
+    broker = await connect(server.url, options=OPTIONS)
+    assert isinstance(broker, KafkaBroker)
+    await publish(broker, new_request_id(Lane.BATCH, 0))
+    place = LogPlace(Lane.BATCH, "", 0)
+    assert not await broker._figures.is_finished(place, 0)
+    await asyncio.sleep(1.5)  # longer than what it heard counts
+    with frozen(server.pid()):
+        asking = asyncio.create_task(broker._figures.is_finished(place, 0))
+        await asyncio.sleep(0.5)
+        async with asyncio.timeout(15):
+            await broker.close()
+        assert isinstance(*await asyncio.gather(asking, return_exceptions=True), BrokerUnavailable)

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from headrace.broker.contract import CancelResult
 from headrace.broker.errors import BrokerError
-from headrace.broker.events import Fence, Finished, Handed, Moved
+from headrace.broker.events import Failed, Fence, Finished, Handed, Moved
 from headrace.broker.ids import new_request_id
 from headrace.broker.kafka import clock, homes
 from headrace.broker.kafka.places import LogPlace, Position, java_partition
@@ -173,3 +173,20 @@ async def test_a_pool_whose_topics_are_made_anew_is_read_from_its_new_beginning(
     await asyncio.sleep(1)
     await site.write(place, result.ref, started(0), *deltas(0, "b"), Finished(0, "stop"))
     assert text_of(await made_anew) == "b"
+
+
+async def test_who_left_before_a_request_began_anew_and_failed_is_told_both(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest records hold a beginning; but not what this reader was shown before."""
+    monkeypatch.setattr(homes, "_MOST_RECORDS", 40)
+    [result] = await site.broker.publish([Message(BODY, "theirs", Lane.BATCH)])
+    place = LogPlace(Lane.BATCH, "", java_partition(b"theirs", 4))
+    for _ in range(100):
+        await site.broker.publish([Message(BODY, new_request_id(Lane.BATCH, place.partition), Lane.BATCH)])
+    await site.write(place, result.ref, started(0), *deltas(0, "a", "b"))
+    await busy(site, place)
+    await site.write(place, result.ref, started(0), Failed(0, "engine_failed", "twice"))
+    whole = await read(site.broker, result.ref)
+    other = await site.another(reader_margin_ms=NEAR_MS)
+    assert await read(other, result.ref, whole[2].cursor) == whole

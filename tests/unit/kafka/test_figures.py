@@ -17,7 +17,7 @@ class Reader:
         self.closed = False
 
     async def call(self, call: Any) -> Any:
-        return call(SimpleNamespace(committed=lambda partition, metadata: None))
+        return call(SimpleNamespace(committed=lambda partition, metadata, timeout_ms: None))
 
     async def close(self) -> None:
         self.closed = True

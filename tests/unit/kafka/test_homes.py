@@ -58,12 +58,15 @@ class LongHistory:
         ]
 
 
-def homes_in(history: Any) -> Homes:
+def homes_in(history: Any, clock: Any = None) -> Homes:
+    """`clock`: shows the broker's time as `ms`."""
+    clock = clock or SimpleNamespace(ms=5_000)
+
     async def existing() -> Any:
         return [TOPICS]
 
     topics: Any = SimpleNamespace(existing=existing)
-    return Homes(topics, history, NAMES, 60_000, LOG_MS)
+    return Homes(topics, history, NAMES, 60_000, LOG_MS, lambda: int(clock.ms))
 
 
 @pytest.mark.parametrize(
@@ -117,3 +120,17 @@ async def test_an_id_that_comes_back_after_the_time_of_its_log_is_a_new_request(
     searched.published(REF, elsewhere, 3, again_ms)
     found = await searched.find(REF)
     assert found == (Home(elsewhere, again_ms, copy=3) if comes_back else Home(PLACE, 5_000, True, copy=1))
+
+
+@pytest.mark.parametrize("over", [False, True])
+async def test_a_log_that_ended_is_looked_for_anew_when_its_time_is_over(over: bool) -> None:
+    """Somebody else may have published a new request under its id: to cancel that is to cancel something."""
+    clock = SimpleNamespace(ms=5_000)
+    searched = homes_in(LongHistory([OWN, Finished(1, "stop")]), clock)
+    home = await searched.find(REF)
+    assert home is not None
+    searched.ended(REF, home)
+    clock.ms = 5_000 + LOG_MS + over
+    found = await searched.find(REF)
+    assert found is not None
+    assert found.ended is not over
