@@ -62,7 +62,8 @@ class _Batch:
 
 class Appender:
     """`most_bytes`: of a record. Appends of one turn of the event loop share a round trip; those that come
-    while it is under way do not wait for it."""
+    while it is under way do not wait for it. One with other records than events goes by itself: what their
+    topics, as their readers may have set or closed them, do not take is no failure of neighbours."""
 
     def __init__(self, publisher: Publisher, most_bytes: int) -> None:
         self._publisher, self._most_bytes = publisher, most_bytes
@@ -87,7 +88,7 @@ class Appender:
         for known, end in ends:
             known.writing.append(end)
         try:
-            answers = await self._send(records)
+            answers = await self._send(records, apart=bool(also))
         except BaseException:
             for entry, (_, end) in zip(entries, ends, strict=True):
                 entry.tenure.doubt(entry.key, end)
@@ -104,9 +105,12 @@ class Appender:
         """Whether more may stand in that log than we know: the answers of one call come all at once."""
         return self._under_way[id(tenure), key] > 0
 
-    async def _send(self, records: Sequence[Record]) -> Sequence[Acknowledged]:
+    async def _send(self, records: Sequence[Record], *, apart: bool) -> Sequence[Acknowledged]:
         loop = asyncio.get_running_loop()
         batch = _Batch(records, loop.create_future())
+        if apart:
+            self._begin_to_publish([batch])
+            return await batch.answers
         self._turn.append(batch)
         if len(self._turn) == 1:
             loop.call_soon(self._end_turn)
@@ -114,6 +118,9 @@ class Appender:
 
     def _end_turn(self) -> None:
         batches, self._turn = self._turn, []
+        self._begin_to_publish(batches)
+
+    def _begin_to_publish(self, batches: Sequence[_Batch]) -> None:
         task = asyncio.create_task(self._publish(batches), name="headrace kafka append")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -142,6 +149,8 @@ class Appender:
     async def repeat_fences(self, tenures: Sequence[Tenure]) -> None:
         """For readers that start later, from a time: they must see the epoch in force."""
         due = [tenure for tenure in tenures if steady_ms() - tenure.fenced_ms >= FENCE_EVERY_MS]
+        if not due:
+            return
         records = [
             encode_event_record(tenure.topics.events, tenure.number, None, Fence(tenure.epoch))
             for tenure in due

@@ -12,11 +12,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from headrace.broker.errors import BrokerError, BrokerRefused
+from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from headrace.broker.kafka.bridge import resolve
 from headrace.broker.kafka.commits import Committed
 from headrace.broker.kafka.delays import DelayTenure
@@ -31,6 +32,8 @@ from headrace.broker.message import Delivery, Lane
 from headrace.broker.names import Names
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +190,12 @@ class Holdings:
         wanted = self._restoring_now()
         requests = [(self._requests[p.topic], p.partition) for p in partitions if p.topic in self._requests]
         delayed = [p for p in partitions if p.topic in self._delayed]
-        (tenures, commits), _ = await asyncio.gather(
-            self._restorer.restore(requests, delayed, member, turn), self._parts.before_work()
-        )
+        together = self._restorer.restore(requests, delayed, member, turn)
+        found, _ = await asyncio.gather(_unless_stuck(together), self._parts.before_work())
+        if found is None:
+            self._restore_apart(sorted(wanted), member, turn)
+            return
+        tenures, commits = found
         for tenure in tenures:
             if tenure.partition in wanted:
                 self._take(self.tenures, tenure.partition, tenure, tenure.committed, member)
@@ -198,6 +204,14 @@ class Holdings:
                 delay = self._delay_tenure(partition, committed, member)
                 self._take(self.delays, partition, delay, committed, member)
         self.notify()
+
+    def _restore_apart(self, partitions: Sequence[TopicPartition], member: str, turn: int) -> None:
+        """One that nobody leads, or whose topic somebody deleted, must not keep the others from being taken:
+        each half by itself, until it is alone."""
+        half = (len(partitions) + 1) // 2
+        for some in (partitions[:half], partitions[half:]):
+            if some:
+                self.assigned(frozenset(some), member, turn)
 
     def _delay_tenure(self, partition: TopicPartition, committed: Committed, member: str) -> DelayTenure:
         names, found = self._parts.names, delay_of(self._parts.names, partition.topic)
@@ -290,3 +304,12 @@ class Holdings:
             consumer.resume(*(resume & mine))
 
         self._owner.do(held[0].member, switch, soon=soon)
+
+
+async def _unless_stuck(restore: Awaitable[T]) -> T | None:
+    """None: the broker has not let us take all of these for long."""
+    try:
+        return await restore
+    except BrokerUnavailable as error:
+        logger.warning("partitions cannot be taken over together: %s", error)
+        return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 from kafka.structs import TopicPartition
 
@@ -47,6 +46,8 @@ class Housekeeping:
         self._trimmed: dict[TopicPartition, int] = {}
         self._restores: dict[TopicPartition, int] = {}  # offsets, as they were last committed for their sake
         self._tasks: list[asyncio.Task[None]] = []
+        self._keeping: dict[Tenure, asyncio.Task[None]] = {}
+        self._forwarding: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         self._tasks = [
@@ -56,9 +57,10 @@ class Housekeeping:
         ]
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._keeping.values(), *self._forwarding]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------- logs
 
@@ -67,25 +69,38 @@ class Housekeeping:
         while True:
             await asyncio.sleep(_TICK_S)
             tick += 1
-            try:
-                tenures = list(self._holdings.tenures.values())
-                await self._appender.repeat_fences(tenures)
-                await self._appender.state_anew(tenures)
-                await self._hand_on(tenures)
-                if tick % _TRIM_EVERY == 0:
-                    self._commit_restores(tenures)
+            tenures = list(self._holdings.tenures.values())
+            for tenure in tenures:
+                self._begin_to_keep(tenure)
+            if tick % _TRIM_EVERY == 0:
+                self._commit_restores(tenures)
+                try:
                     await self._trim()
-            except BrokerError as error:
-                logger.debug("keeping the logs is repeated later: %s", error)
+                except BrokerError as error:
+                    logger.debug("trimming is repeated later: %s", error)
 
-    async def _hand_on(self, tenures: Sequence[Tenure]) -> None:
-        for tenure in tenures:
-            delivery = tenure.blocking()
-            if delivery is not None:
-                logger.info("handing on %s, for which a full window waits", delivery.ref.request_id)
-                self._holdings.lose(delivery)
-                await self._settlements.hand_on(tenure, delivery)
-                self._holdings.notify()
+    def _begin_to_keep(self, tenure: Tenure) -> None:
+        """Each by itself: that a partition takes nothing is known only after long, and the fences of others
+        are looked for meanwhile."""
+        if tenure not in self._keeping:
+            self._keeping[tenure] = task = asyncio.create_task(self._keep(tenure), name="headrace kafka log")
+            task.add_done_callback(lambda _: self._keeping.pop(tenure, None))
+
+    async def _keep(self, tenure: Tenure) -> None:
+        try:
+            await self._appender.repeat_fences([tenure])
+            await self._appender.state_anew([tenure])
+            await self._hand_on(tenure)
+        except BrokerError as error:
+            logger.debug("keeping the logs of %s is repeated later: %s", tenure.partition, error)
+
+    async def _hand_on(self, tenure: Tenure) -> None:
+        delivery = tenure.blocking()
+        if delivery is not None:
+            logger.info("handing on %s, for which a full window waits", delivery.ref.request_id)
+            self._holdings.lose(delivery)
+            await self._settlements.hand_on(tenure, delivery)
+            self._holdings.notify()
 
     def _commit_restores(self, tenures: Sequence[Tenure]) -> None:
         """Fences go on where nothing is settled, and no settlement tells the group from where on they need
@@ -122,7 +137,7 @@ class Housekeeping:
                 logger.debug("forwarding is repeated: %s", error)
                 await backoff.wait()
             except BrokerError as error:
-                logger.error("a delayed delivery cannot be forwarded: %s", error)
+                logger.error("delayed deliveries cannot be forwarded: %s", error)
                 await asyncio.sleep(_TICK_S)
             await self._holdings.changed(self._until_due())
 
@@ -140,32 +155,52 @@ class Housekeeping:
         # Who was frozen and overtaken finds all of them due when it wakes: others have forwarded them, and
         # run them, so long ago that a twin might not be known any more.
         ours = await asyncio.gather(*(self._settler.add(Item(delay, None, [])) for delay in delays))
-        held = [delay for delay, is_ours in zip(delays, ours, strict=True) if is_ours]
-        # To the end of each: where one partition takes nothing, the others go on.
-        ends = await asyncio.gather(*(self._forward(delay, now_ms) for delay in held), return_exceptions=True)
-        for error in ends:
-            if isinstance(error, BaseException):
-                raise error
+        for delay, is_ours in zip(delays, ours, strict=True):
+            if is_ours:
+                self._begin_to_forward(delay, now_ms)
+
+    def _begin_to_forward(self, delay: DelayTenure, now_ms: int) -> None:
+        """Each by itself: where one partition takes nothing, which is known only after long, the others go
+        on."""
+        delay.busy = True
+        task = asyncio.create_task(self._forward(delay, now_ms), name="headrace kafka forward")
+        self._forwarding.add(task)
+        task.add_done_callback(self._forwarding.discard)
 
     async def _forward(self, delay: DelayTenure, now_ms: int) -> None:
-        """Published and acknowledged first, completed after."""
+        try:
+            await self._forward_head(delay, now_ms)
+        except Exception as error:  # whatever it is: those behind it are looked at again
+            level = logging.DEBUG if isinstance(error, BrokerUnavailable) else logging.ERROR
+            logger.log(level, "forwarding of %s is repeated: %r", delay.partition, error)
+            await asyncio.sleep(_TICK_S)
+        finally:
+            delay.busy = False
+            self._holdings.flow()
+            self._holdings.notify()
+
+    async def _forward_head(self, delay: DelayTenure, now_ms: int) -> None:
+        """Published and acknowledged first, completed after; over once all of it is settled."""
         due = delay.due(now_ms, self._at.settings.max_sent_bytes)
         await self._at.publisher.send([one.forward for one in due if one.forward is not None])
-        items = [Item(delay, one.offset, self._letters(one)) for one in due]
-        delay.busy = True
-        items[-1].done.add_done_callback(lambda _: self._forwarded(delay))
-        for one, item in zip(due, items, strict=True):
-            item.done.add_done_callback(partial(self._leave_head, delay, one))
-            self._settler.put(item)
+        for one, settled in [(one, self._settle(delay, one, self._letters(one))) for one in due]:
+            try:
+                await asyncio.shield(settled)  # it goes on where this is cancelled
+            except BrokerRefused:
+                raise
+            except BrokerError as error:
+                await self._leave_head(delay, one, error)
 
-    def _leave_head(self, delay: DelayTenure, one: Due, done: asyncio.Future[bool]) -> None:
+    async def _leave_head(self, delay: DelayTenure, one: Due, error: BrokerError) -> None:
         """Of a letter that the dead letters do not take, as their topic may be set: its neighbours have gone
         on, and it would be completed with them without a word."""
-        error = None if done.cancelled() else done.exception()
-        if one.letter is None or error is None or isinstance(error, BrokerRefused):
-            return
+        if one.letter is None:
+            raise error
         logger.error("the bytes of record %d of %s are lost: %s", one.offset, delay.partition, error)
-        self._settler.put(Item(delay, one.offset, [letter_head(one.letter)]))
+        await asyncio.shield(self._settle(delay, one, [letter_head(one.letter)]))
+
+    def _settle(self, delay: DelayTenure, one: Due, records: Sequence[Record]) -> asyncio.Future[bool]:
+        return self._settler.put(Item(delay, one.offset, records))
 
     def _letters(self, one: Due) -> list[Record]:
         """Foreign clients may write more than we can send on: of that, only the head is kept."""
@@ -173,8 +208,3 @@ class Housekeeping:
             return []
         fits = size_of(one.letter) <= self._at.settings.max_sent_bytes
         return [one.letter if fits else letter_head(one.letter)]
-
-    def _forwarded(self, delay: DelayTenure) -> None:
-        delay.busy = False
-        self._holdings.flow()
-        self._holdings.notify()

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from kafka import KafkaConsumer
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -34,7 +36,10 @@ from headrace.broker.names import Names
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _AGAIN_S = 0.02
+_TOGETHER_S = 10.0  # longer than a leader takes to move
 _COMMIT_S = 2.0
 
 
@@ -81,7 +86,8 @@ class Restorer:
         turn: int,
     ) -> tuple[list[Tenure], dict[TopicPartition, Committed]]:
         """Tenures of request partitions, and where partitions of delay topics, which have no logs, stand.
-        `turn`: that of their assignment. Waits for as long as it takes; who loses all of them cancels it."""
+        `turn`: that of their assignment. Waits for as long as it takes; who loses all of them cancels it.
+        Raises BrokerUnavailable where that is long and they are more than one: they are to be taken apart."""
         left, starts = await self._look(requests, delays)
         tenures: list[Tenure] = []
         waiting = dict(starts)  # for the first commit
@@ -114,11 +120,14 @@ class Restorer:
             )
             for partition, committed in commits.items()
         }
-        while True:
+
+        async def once() -> frozenset[TopicPartition]:
             kept = await self._commit_once(offsets, member, turn)
-            if kept is not None:
-                return kept
-            await asyncio.sleep(_AGAIN_S)
+            if kept is None:
+                raise BrokerUnavailable("a commit was refused, or not answered")
+            return kept
+
+        return await _insist(once, len(offsets))
 
     async def _commit_once(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: str, turn: int
@@ -150,14 +159,12 @@ class Restorer:
     ) -> tuple[list[_Taking], dict[TopicPartition, Committed]]:
         taking = [_Taking(topics, number) for topics, number in requests]
         ours = [*(one.requests for one in taking), *delays]
-        while True:
-            try:
-                committed = await self._reader.committed(ours)
-                bounds = await self._reader.bounds([*ours, *(one.events for one in taking)])
-                break
-            except BrokerUnavailable as error:
-                logger.debug("taking partitions over is repeated: %s", error)
-                await asyncio.sleep(_AGAIN_S)
+
+        async def look() -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, Bounds]]:
+            committed = await self._reader.committed(ours)
+            return committed, await self._reader.bounds([*ours, *(one.events for one in taking)])
+
+        committed, bounds = await _insist(look, len(ours))
         starts = {}
         for partition in ours:
             held = committed.get(partition, Committed())
@@ -175,13 +182,7 @@ class Restorer:
             encode_event_record(one.topics.events, one.number, None, Fence(one.committed.epoch))
             for one in taking
         ]
-        while True:
-            try:
-                acknowledged = await self._publisher.send(records)
-                break
-            except BrokerUnavailable as error:
-                logger.debug("a fence is repeated: %s", error)
-                await asyncio.sleep(_AGAIN_S)
+        acknowledged = await _insist(lambda: self._publisher.send(records), len(records))
         for one, answer in zip(taking, acknowledged, strict=True):
             one.fence = answer.offset
 
@@ -189,13 +190,7 @@ class Restorer:
         stretches = {
             one.events: Bounds(max(one.committed.restore, one.log_start), one.fence) for one in taking
         }
-        while True:
-            try:
-                read = await self._reader.read(stretches)
-                break
-            except BrokerUnavailable as error:
-                logger.debug("a restore is repeated: %s", error)
-                await asyncio.sleep(_AGAIN_S)
+        read = await _insist(lambda: self._reader.read(stretches), len(stretches))
         now_ms, found = steady_ms(), {}
         for one in taking:
             logs = PartitionLogs(stretches[one.events].start)
@@ -220,3 +215,17 @@ class Restorer:
         )
         tenure.tidy()
         return tenure
+
+
+async def _insist(call: Callable[[], Awaitable[T]], partitions: int) -> T:
+    """Repeats what the broker cannot do at the moment: for ever, of one partition alone; of more, until it is
+    likely that some of them keep the others waiting."""
+    until = time.monotonic() + _TOGETHER_S
+    while True:
+        try:
+            return await call()
+        except BrokerUnavailable as error:
+            if partitions > 1 and time.monotonic() > until:
+                raise
+            logger.debug("taking partitions over is repeated: %s", error)
+            await asyncio.sleep(_AGAIN_S)

@@ -104,13 +104,14 @@ class TopicMaker:
         topics = await self._clients.admin(lambda admin: admin.describe_topics(names))
         return {topic["name"]: len(topic["partitions"]) for topic in topics if not topic["error_code"]}
 
-    async def check_writable(self, topic: str) -> None:
-        """Raises BrokerRefused where the cluster's ACLs do not let us write there."""
+    async def check_writable(self, topic: str) -> bool:
+        """Raises BrokerRefused where the cluster's ACLs do not let us write there. False: nobody leads it."""
         (described,) = await self._described([topic])
         allowed = described.get("authorized_operations")  # nothing where the node does not say
         if allowed and ACLOperation.WRITE.name not in allowed:
             servers = self._clients.servers
             raise BrokerRefused(f"{servers} does not allow this user to write to {topic}; check its ACLs")
+        return _is_ready(described)
 
     async def _check(self, plans: Sequence[TopicPlan]) -> None:
         """Whether topics that were there already are ours, as far as it matters."""

@@ -15,8 +15,9 @@ what was appended since.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.broker.errors import BrokerRefused, ReplyNotAllowed
@@ -26,9 +27,13 @@ from headrace.broker.kafka.topic_maker import TopicMaker, TopicPlan
 from headrace.broker.message import DEFAULT_POOL, Lane
 from headrace.broker.names import POOL, Names
 
+logger = logging.getLogger(__name__)
+
 _OVERHEAD = 64 << 10  # bytes of a batch around its record
 _LISTED_S = 1.0
 _REFUSED_S = 5.0
+_LEADER_S = 10.0  # longer than a leader takes to move
+_SEEN_S = 60.0  # a look so long ago tells nothing of the time since
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Topics:
         self._missing: set[str] = set()
         self._listing = asyncio.Lock()
         self._refused: dict[str, tuple[float, str]] = {}
+        self._leaderless: dict[str, tuple[float, float]] = {}  # first and last seen so
 
     # --------------------------------------------------------------------------------------------- lanes
 
@@ -120,7 +126,7 @@ class Topics:
         await self._plain_topics([self._reply_plan(topic)])
 
     async def reply_to(self, topic: str) -> None:
-        """The same, for who writes to it. Raises BrokerRefused where we may not."""
+        """The same, for who writes to it. Raises BrokerRefused where we may not, or nobody leads it."""
         await self.reply(topic)
         if topic not in self._writable:
             async with self._lock:
@@ -136,6 +142,8 @@ class Topics:
     async def again(self, topics: Iterable[str]) -> dict[str, str]:
         """Makes those of them anew that were deleted; answers why, for each that cannot be had any more, or
         takes nothing from us any more."""
+        topics = set(topics)
+        await self._delays_again(topics)
         shared = {self._names.results, self._names.dead_letters}
         wanted = [name for name in topics if name in shared or self._names.reply_allowed(name)]
         there = await self._maker.there(wanted) if wanted else {}
@@ -149,15 +157,42 @@ class Topics:
                 refused[name] = str(error)
         return refused
 
+    async def _delays_again(self, names: Collection[str]) -> None:
+        """A retry that waits for its topic would keep its neighbours waiting, too, and for ever."""
+        plans = [
+            plan
+            for lane in self._lanes.values()
+            for plan in self._lane_plans(lane)
+            if plan.name in lane.delayed and plan.name in names
+        ]
+        there = await self._maker.there([plan.name for plan in plans]) if plans else {}
+        missing = [plan for plan in plans if plan.name not in there]
+        if missing:
+            logger.error("%s was deleted, and is made anew", ", ".join(plan.name for plan in missing))
+            await self._maker.make(missing)
+
     async def _check_writable(self, topic: str) -> None:
         plans = [self._reply_plan(topic)]
         self._repeat_refusal(plans)
         try:
-            await self._maker.check_writable(topic)
+            if await self._maker.check_writable(topic):
+                self._writable.add(topic)
+                self._leaderless.pop(topic, None)
+            else:
+                self._wait_for_leader(topic)
         except BrokerRefused as error:
             self._remember_refusal(plans, str(error))
             raise
-        self._writable.add(topic)
+
+    def _wait_for_leader(self, topic: str) -> None:
+        """Raises BrokerRefused where none has led it for long: its reader may have made it with one copy, on
+        a node that is gone, and all that is settled together with its lines would wait."""
+        now = time.monotonic()
+        self._leaderless = {n: known for n, known in self._leaderless.items() if now - known[1] < _SEEN_S}
+        first, _ = self._leaderless.get(topic, (now, now))
+        self._leaderless[topic] = first, now
+        if now - first > _LEADER_S:
+            raise BrokerRefused(f"no node has led the topic {topic} for {now - first:.0f} s")
 
     def _reply_plan(self, topic: str) -> TopicPlan:
         return TopicPlan(topic, 1, self._dropped_after(self._settings.reply_ms))

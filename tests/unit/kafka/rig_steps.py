@@ -47,11 +47,26 @@ def forwarding(rig: Rig, *records: Any) -> tuple[Housekeeping, DelayTenure]:
     partition, rhythm = TopicPartition(TOPICS.delayed[0], 0), Rhythm(5.0, time.monotonic())
     delay = DelayTenure(TOPICS, partition, Names("x"), Committed(), rig.tenure.member, rhythm)
     delay.fetched(records)
-    holdings: Any = SimpleNamespace(tenures={}, delays={partition: delay}, changed=rig.changed)
-    holdings.tick = holdings.flow = holdings.notify = lambda: None
+    holdings: Any = SimpleNamespace(tenures={}, delays={partition: delay})
+    moved = asyncio.Event()
+
+    async def changed(timeout_s: float) -> None:
+        await asyncio.wait({waiting := asyncio.ensure_future(moved.wait())}, timeout=min(timeout_s, 0.01))
+        waiting.cancel()
+        moved.clear()
+
+    holdings.changed, holdings.notify = changed, moved.set
+    holdings.tick = holdings.flow = lambda: None
     at: Any = SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: 1_000), publisher=rig.publisher)
     at.settings = SimpleNamespace(max_sent_bytes=1_000)
     return Housekeeping(at, holdings, rig.appender, rig.settlements, rig.settler), delay
+
+
+async def forwarded(keeping: Housekeeping) -> None:
+    """What is due goes on, as far as it goes."""
+    await keeping._forward_due()
+    if keeping._forwarding:
+        await asyncio.wait(keeping._forwarding, timeout=1)
 
 
 async def cancel_after(steps: int, call: Any) -> None:

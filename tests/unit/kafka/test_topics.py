@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,11 +13,17 @@ import pytest
 from kafka.admin import ConfigResource
 
 from headrace.broker.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from headrace.broker.kafka import topics as topics_module
 from headrace.broker.kafka.clients import Clients
+from headrace.broker.kafka.codec import Record
+from headrace.broker.kafka.items import Item
 from headrace.broker.kafka.settings import KafkaSettings
 from headrace.broker.kafka.topics import Topics
+from headrace.broker.kafka.transactions import Outcome
 from headrace.broker.message import Lane
 from headrace.broker.names import Names
+from tests.unit.kafka.records import request
+from tests.unit.kafka.rig import Rig
 
 
 class OneNode:
@@ -134,3 +141,68 @@ async def test_topics_of_delays_that_were_once_set_are_read_on() -> None:
     lane = await topics_of(node).lane(Lane.BATCH)
     assert lane.delayed[-1] == "headrace.retry.7m.batch"
     assert not {*old[1:]} & {*lane.delayed}
+
+
+async def test_a_delay_topic_that_was_deleted_is_made_again_for_the_retries_that_wait_for_it() -> None:
+    node = OneNode()
+    topics = topics_of(node)
+    name = (await topics.lane(Lane.BATCH)).delayed[0]
+    count = node.partitions.pop(name)
+    assert await topics.again([name, "headrace.results"]) == {}
+    assert node.partitions[name] == count
+
+
+async def test_so_that_its_retries_hold_up_no_settlement(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = OneNode()
+    topics = topics_of(node)
+    lane = await topics.lane(Lane.STANDARD)
+    del node.partitions[lane.delayed[0]]
+
+    def commit(records: Sequence[Record], *_: object) -> Outcome:
+        return Outcome.COMMITTED if all(r.topic in node.partitions for r in records) else Outcome.ANEW
+
+    async with Rig() as rig:
+        monkeypatch.setattr(rig.transactions, "commit", commit)
+        rig.settler._parts = replace(rig.settler._parts, topics_again=topics.again)
+        rig.take(request(0, "late"), request(1, "neighbour"))
+        late = rig.settler.put(Item(rig.tenure, 0, [Record(lane.delayed[0], b"late")]))
+        neighbour = rig.settler.put(Item(rig.tenure, 1, []))
+        await rig.settler.flushed(1)
+        assert late.done()
+        assert neighbour.done()
+        assert late.result() is neighbour.result() is True
+
+
+async def test_a_reply_topic_that_nobody_leads_for_long_holds_up_no_settlement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its reader made it with one copy, on a node that is gone."""
+    monkeypatch.setattr(topics_module, "_LEADER_S", 0.1, raising=False)
+    reply, node = "headrace.reply.mine", OneNode(headrace_reply_mine=1)
+    topics, describe = topics_of(node), node.describe_topics
+    await topics.reply_to(reply)
+
+    def without_leader(names: list[str] | None) -> list[dict[str, Any]]:
+        away = [{"error_code": 5, "leader_id": -1}]
+        return [each | ({"partitions": away} if each["name"] == reply else {}) for each in describe(names)]
+
+    monkeypatch.setattr(node, "describe_topics", without_leader)
+
+    def commit(records: Sequence[Record], *_: object) -> Outcome:
+        return Outcome.ANEW if any(record.topic == reply for record in records) else Outcome.COMMITTED
+
+    async with Rig() as rig:
+        monkeypatch.setattr(rig.transactions, "commit", commit)
+        rig.settler._parts = replace(rig.settler._parts, topics_again=topics.again)
+        rig.take(request(0, "mine"), request(1, "neighbour"))
+        mine = rig.settler.put(Item(rig.tenure, 0, [Record(reply, b"line")]))
+        neighbour = rig.settler.put(Item(rig.tenure, 1, []))
+        await asyncio.sleep(0.05)
+        assert not mine.done(), "a leader that moves is waited for"
+        await rig.settler.flushed(1)
+        assert neighbour.done()
+        assert neighbour.result()
+        with pytest.raises(BrokerError, match="no node has led"):
+            mine.result()
+        with pytest.raises(BrokerRefused):  # so that its line goes to the results of all
+            await topics.reply_to(reply)

@@ -12,7 +12,7 @@ from headrace.broker.kafka import appender
 from headrace.broker.kafka.transactions import Outcome
 from tests.unit.kafka.records import request
 from tests.unit.kafka.rig import Rig
-from tests.unit.kafka.rig_steps import begin, forwarding
+from tests.unit.kafka.rig_steps import begin, forwarded, forwarding
 
 
 async def overtaken(rig: Rig, tenure: Any) -> None:
@@ -27,7 +27,7 @@ async def test_an_owner_that_was_overtaken_forwards_nothing_that_became_due_mean
         keeping, delay = forwarding(rig, request(0, "a"))
         woken = asyncio.create_task(overtaken(rig, delay))
         await asyncio.sleep(0)
-        await keeping._forward_due()
+        await forwarded(keeping)
         await woken
         assert rig.publisher.sent == [], "others have forwarded it, and it may have ended long ago"
 
