@@ -17,6 +17,7 @@ from headrace.broker.contract import (
     Published,
     ResultLine,
 )
+from headrace.broker.errors import BrokerUnavailable
 from headrace.broker.events import Delta, Event, Finished, Logged, Started
 from headrace.broker.fold import Fold, fold
 from headrace.broker.message import Delivery, Lane, Message, RequestRef
@@ -128,6 +129,17 @@ class Writer:
         first = self.fold.next_seq
         deltas = (Delta(self.epoch, first + i, (ord(text[0]),), text) for i, text in enumerate(texts))
         return await self.append(*deltas, chunks=chunks)
+
+    async def say_at_last(self, text: str, chunks: Sequence[bytes]) -> bool:
+        """Likewise, as a consumer does where the fate of an append is unknown: opens again, and goes on."""
+        while True:
+            try:
+                return await self.say(text, chunks=chunks)
+            except BrokerUnavailable:
+                opened = await self.session.open(self.delivery)
+                assert opened.state is not None
+                self.epoch, self.fold = opened.epoch, opened.state
+                await self.start()
 
     async def finish(self, line: bytes | None = b"line") -> bool:
         return await self.session.settle(self.delivery, self.epoch, Done(Finished(self.epoch, "stop"), line))
